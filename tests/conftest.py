@@ -49,6 +49,11 @@ LONG_WAIT = 5.0
 # Haystack tells its makers what is run, unless it is told not to before it is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
+# The workers of pytest-xdist inherit the size of a terminal that readline made up. Commands under
+# test would fit their output to it.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 # A shell starts what it puts in the background with Ctrl-C ignored, which the commands under test
 # would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,6 +17,8 @@ from tests.support.terminal import CTRL_C, Terminal
 pytestmark = pytest.mark.thorough
 
 Run = Callable[..., Ended]
+NO_MORE_WORDS = "Is Jaco sick?"
+"""A question whose words no passage holds more of than the first one."""
 
 
 def rows_of(text: str) -> dict[str, list[str]]:
@@ -55,7 +57,7 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
-    asked = ("compare", QUESTION, "--systems", "rewrite", "--set", "topK=1")
+    asked = ("compare", NO_MORE_WORDS, "--systems", "rewrite", "--set", "topK=1")
     ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_WEIGHTS='{"original": 0}')
     assert ended.code == 0, ended.err
     table = ended.out.partition("place and change of place")[2].partition("\n\n")[0]
@@ -74,9 +76,9 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(
 
 @pytest.mark.parametrize("columns", [80, 160])
 def test_no_line_of_a_table_is_wider_than_the_terminal(
-    qtm: Run, folder: Path, service: AnsweringService, columns: int
+    qtm_process: Run, folder: Path, service: AnsweringService, columns: int
 ) -> None:
-    ended = qtm("compare", QUESTION, COLUMNS=str(columns), QTM_LLM_BASE_URL=service.url)
+    ended = qtm_process("compare", QUESTION, COLUMNS=str(columns), QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     tables = [line for line in ended.out.partition("\n[1] ")[0].splitlines() if "  " in line]
     assert max(map(len, tables)) <= columns
@@ -103,7 +105,7 @@ def test_without_a_model_what_needs_none_is_compared(qtm: Run, folder: Path) -> 
 def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    asked = ("compare", QUESTION, "--systems", "rewrite", "--reference", "None, says the vet.")
+    asked = ("compare", NO_MORE_WORDS, "--systems", "rewrite", "--reference", "None, says the vet.")
     at = {"QTM_LLM_BASE_URL": service.url, "QTM_TOP_K": "1"}
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
     ended = qtm(*asked, QTM_FUSION_WEIGHTS='{"original": 0}', **at)
