@@ -43,7 +43,7 @@ def test_the_commands_lead_from_a_function_to_a_measured_change(folder: Path) ->
     app.write_text(f"{app.read_text()}\n\n{BLOCKS['wrap']}", encoding="utf-8")
     proved = run(folder, BLOCKS["prove"])
     assert proved.returncode == 0, proved.stderr
-    assert re.search(r"^ yours ", proved.stdout, re.MULTILINE)
+    assert re.search(r"^yours ", proved.stdout, re.MULTILINE)
     raw = json.loads((folder / "base.json").read_text(encoding="utf-8"))
     assert [system["name"] for system in raw["systems"]] == ["raw", "preprocessed as text", "rules"]
 

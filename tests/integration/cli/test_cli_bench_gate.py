@@ -131,7 +131,10 @@ def calls(folder: Path) -> int:
         (("--fail-if", "worse"), "--fail-if needs --baseline"),
         (
             ("--baseline", "none.json"),
-            "the baseline none.json cannot be read: No such file or directory; write it with",
+            (
+                "the baseline none.json cannot be used (none.json cannot be read: No such file or"
+                " directory); write it with"
+            ),
         ),
         (("--baseline", "base.json", "--fail-if", "r@100 -0.1"), "--fail-if must be worse, or"),
         (
