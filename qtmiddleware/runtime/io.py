@@ -14,6 +14,7 @@ import queue
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -328,16 +329,16 @@ class _Thread(Beside[T]):
 
     def __init__(self, work: Work[T], context: Context) -> None:
         self._job = job = Job()
-        self._done: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
+        self._done: Future[Outcome[T]] = Future()
         # Not a thread of the bulkhead's: there are never more of these than callers.
-        UNLIMITED.start(lambda: self._done.put(context.run(_attempt_in_thread, work, job)))
+        UNLIMITED.start(lambda: self._done.set_result(context.run(_attempt_in_thread, work, job)))
 
     async def get(self) -> T:
-        return self._done.get().get()
+        return self._done.result().get()
 
     async def cancel(self, *, in_generator: bool = False) -> None:
         del in_generator  # There is nothing to await.
-        if self._done.empty():
+        if not self._done.done():
             self._job.abandon("cancelled")
 
 
