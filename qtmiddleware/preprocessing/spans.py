@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from qtmiddleware.preprocessing.lexicon import Lexicon, compile_other_negations
 from qtmiddleware.preprocessing.stripping import is_before_name, is_capitalised, is_title_case
-from qtmiddleware.preprocessing.text import fold_text
+from qtmiddleware.preprocessing.text import fold_each_character
 from qtmiddleware.preprocessing.tokeniser import Token
 
 SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
@@ -58,10 +58,8 @@ def find_spans(
     """
     spans = [span for token in tokens if (span := _find_token_span(text, token, lexicon))]
     if is_unknown_language:
-        # Each character is folded alone, to know where it stands in the text.
-        folded_characters = list(map(fold_text, text))
-        places = [place for place, folded in enumerate(folded_characters) for _ in folded]
-        for match in compile_other_negations().finditer("".join(folded_characters)):
+        folded, places = fold_each_character(text)
+        for match in compile_other_negations().finditer(folded):
             if match[1]:
                 # Vowel signs after the last letter are folded to nothing, and belong to the word.
                 start, end = places[match.start(1)], [*places, len(text)][match.end(1)]

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
 """Maps all apostrophes to the straight apostrophe."""
@@ -126,6 +126,20 @@ def fold_text(text: str) -> str:
     if text.isascii():
         return text.lower()
     return remove_unseen(unify_letters(text).casefold())
+
+
+class FoldedText(NamedTuple):
+    """A folded text, and for each of its characters the place of the original one."""
+
+    text: str
+    places: list[int]
+
+
+def fold_each_character(text: str) -> FoldedText:
+    """Return *text* as `fold_text` folds each of its characters alone."""
+    characters = list(map(fold_text, text))
+    places = [place for place, folded in enumerate(characters) for _ in folded]
+    return FoldedText("".join(characters), places)
 
 
 def unify_letters(text: str) -> str:

@@ -28,6 +28,7 @@ from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import (
     compile_term_pattern,
+    fold_each_character,
     fold_text,
     is_unspaced,
     split_pairs,
@@ -422,9 +423,7 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     """
     rules = load_word_rules(language)
     question = parse_question(keywords, rules)
-    # Each character is folded alone, to know where it stands in *text*.
-    places = [place for place, it in enumerate(text) for _ in fold_text(it)]
-    folded_text = "".join(map(fold_text, text))
+    folded_text, places = fold_each_character(text)
     joined, joined_places = " ", [0]
     for match in compile_term_pattern().finditer(folded_text):
         joined += f"{match.group()} "
