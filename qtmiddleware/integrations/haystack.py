@@ -182,14 +182,7 @@ class QueryTransformRetriever:
         Exceptions of the retriever pass through unchanged.
         """
         with _open_span(SPAN) as span:
-            retrieval = self.retrieve(
-                query,
-                filters,
-                top_k,
-                history,
-                retriever_kwargs,
-                qtm_config,
-            )
+            retrieval = self.retrieve(query, filters, top_k, history, retriever_kwargs, qtm_config)
             return self._build_outputs(retrieval, span)
 
     @_outputs
@@ -208,12 +201,7 @@ class QueryTransformRetriever:
         """
         with _open_span(SPAN) as span:
             retrieval = await self.aretrieve(
-                query,
-                filters,
-                top_k,
-                history,
-                retriever_kwargs,
-                qtm_config,
+                query, filters, top_k, history, retriever_kwargs, qtm_config
             )
             return self._build_outputs(retrieval, span)
 

@@ -231,12 +231,12 @@ class _Flow:
         if call.uses_reranker:
             ranked = await rerank_candidates(ranked, plan, self.services)
         try:
-            result = build_result([original_result, *others], fusion, ranked, call)
+            shown = build_result([original_result, *others], fusion, ranked, call)
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
         return self._build_retrieval(
-            result.response,
-            matches=result.matches,
+            shown.response,
+            matches=shown.matches,
             variants=(
                 plan.original,
                 *(result.ranking.variant for result in keyword_results),

@@ -329,6 +329,7 @@ class _Thread(Beside[T]):
 
     def __init__(self, work: Work[T], context: Context) -> None:
         self._job = job = Job()
+        # Ctrl-C ends a wait for a future at once, but did not end a wait for a queue.
         self._done: Future[Outcome[T]] = Future()
         # Not a thread of the bulkhead's: there are never more of these than callers.
         UNLIMITED.start(lambda: self._done.set_result(context.run(_attempt_in_thread, work, job)))

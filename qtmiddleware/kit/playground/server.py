@@ -19,7 +19,7 @@ LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8765
 """The default port of the playground. If the port is taken, the playground uses a free port."""
 _MOST_HEAD_BYTES: Final = 1 << 20
-"""The maximum size of a request's head. A question and a conversation stand in the address."""
+"""The maximum size of a request's head. The address holds the question and the conversation."""
 
 
 def require_web() -> None:
