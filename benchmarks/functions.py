@@ -45,7 +45,7 @@ RERANKED: Final = 20
 RRF_K: Final = 60
 LENGTH: Final = 11.0
 """How long the vectors are that are compared by their dot product."""
-MEASURED: Final = ("rules", "combined")
+MEASURED: Final = ("rules", "balanced")
 
 Retrieve = Callable[..., list[Record]]
 Scored = Sequence[tuple[int, float]]

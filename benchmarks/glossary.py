@@ -2,7 +2,7 @@
 
     python -m benchmarks.glossary --data ../shared/data [--recordings ../shared/recordings]
 
-Vector search over the set ``small/acronyms``, raw and under several settings; the ceiling is the
+Vector search over the set ``small/acronyms``, alone and under several settings; the ceiling is the
 rules over passages into which both forms of each term are written. The table goes to stdout and to
 ``results/glossary.md``.
 """
@@ -129,7 +129,7 @@ def main() -> None:
     terms = {term: ", ".join(_as_list(forms)) for term, forms in entries.items()}
     with_glossary = {"glossary": {"terms": terms}}
     found = {
-        "raw search": measure(search, data, off),
+        "plain search": measure(search, data, off),
         RULES: measure(search, data, rules),
         WITH_GLOSSARY: measure(search, data, {**rules, **with_glossary}),
         CEILING: measure(both, data, rules),

@@ -33,7 +33,7 @@ def search(query: str, top_k: int = 4):
     best = np.argsort(-scores)[:top_k]
     return [{"id": passages[at].id, "score": float(scores[at]), "text": passages[at].text} for at in best]
 """
-SYSTEMS: Final = "rules,rewrite,combined,seed-parity"
+SYSTEMS: Final = "rules,rewrite,balanced,seed-parity"
 
 
 def write_questions(path: Path) -> None:

@@ -100,7 +100,7 @@ def _print_sets(lists: Sequence[Any], constants: Any) -> None:
     head = [
         "set",
         "questions",
-        "raw",
+        "off",
         "one sum",
         "worse",
         "first right",
@@ -140,7 +140,7 @@ def _cells(found: Any) -> list[str]:
 def _describe(found: Sequence[Any]) -> str:
     mean: Callable[[Iterable[float]], float] = lambda values: sum(values) / len(found)  # noqa: E731
     return (
-        f"raw {mean(it.raw for it in found):.4f}, gain {mean(it.gain for it in found):+.2f},"
+        f"off {mean(it.raw for it in found):.4f}, gain {mean(it.gain for it in found):+.2f},"
         f" worse {mean(it.worse for it in found):.2%}, helped {mean(it.helped for it in found):.1%},"
         f" first right {mean(it.first_raw for it in found):.3f} -> {mean(it.first_new for it in found):.3f}"
     )

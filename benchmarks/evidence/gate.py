@@ -1,9 +1,9 @@
-"""What the gate keeps of the gain of `combined`, beside random calls and an oracle.
+"""What the gate keeps of the gain of `balanced`, beside random calls and an oracle.
 
     python -m benchmarks.evidence.gate --data ../shared/data --recordings ../shared/recordings
 
 Only questions without a history are asked, for the gate decides nothing about follow-ups. *Kept* is
-the gain over the raw query divided by that of a call for every question; *beyond rules* counts only
+the gain over plain search divided by that of a call for every question; *beyond rules* counts only
 what the rules do not gain by themselves. *Static* calls for the share of a whole set whose doubt is
 highest, as if all percentiles were known; *in order* is `Gate.decide_model_call` on ten orders of the
 questions, each from nothing, and stands with the calls it really made. Indexes and vectors are kept
@@ -33,7 +33,7 @@ Signals = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Asked:
-    """One question: what *rules* and a call (*full*) gain over the raw query, and the gate's signals."""
+    """One question: what *rules* and a call (*full*) gain over plain search, and the gate's signals."""
 
     rules: float
     full: float
@@ -130,13 +130,13 @@ def ask(place: Place) -> list[Asked]:
         prepared_with(data, place.name, model) as one,
         patch.object(Gate, "decide_model_call", listen),
     ):
-        compared = one.measured(chosen(["rules", "combined"]), SEED)
-        gated = one.asking(model).with_settings(SYSTEMS["combined, auto"])
+        compared = one.measured(chosen(["rules", "balanced"]), SEED)
+        gated = one.asking(model).with_settings(SYSTEMS["auto"])
         for question in data.questions:
             given.clear()
             gated(question)
             if given and (signals := measure_signals(*given[0])):
-                rules, full = (compared[name].gains[question.id] for name in ("rules", "combined"))
+                rules, full = (compared[name].gains[question.id] for name in ("rules", "balanced"))
                 asked.append(Asked(rules, full, signals))
     return asked
 

@@ -18,7 +18,7 @@ from qtmiddleware.kit.evaluation.bench import BenchOptions, open_bench
 QUESTIONS: Final = 400
 """At most so many of a set are asked where they cost nothing."""
 FREE: Final = ("rules",)
-RECORDED: Final = ("rules", "rewrite", "hyde", "combined", "combined, auto", "combined, no hyde")
+RECORDED: Final = ("rules", "rewrite", "hyde", "balanced", "auto", "balanced, no hyde")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from benchmarks.quality.sets import Source
 from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
 
 HEAD: Final = Path(__file__).resolve().parent / "head.md"
-FULL: Final = "combined"
-GATED: Final = "combined, auto"
+FULL: Final = "balanced"
+GATED: Final = "auto"
 RULES: Final = "rules"
 Found = Mapping[OutsideSet, Measured]
 
@@ -62,7 +62,7 @@ def _free(found: Found) -> str:
         "set",
         "passages",
         "questions",
-        "raw",
+        "off",
         "rules",
         "gain in points",
         "p",
@@ -100,7 +100,7 @@ def _gate(found: Found) -> str:
         [
             "set",
             "questions that call",
-            "gain of combined",
+            "gain of balanced",
             "gain of auto",
             "share kept",
             "beyond rules",

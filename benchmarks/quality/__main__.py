@@ -33,7 +33,7 @@ def main() -> None:
     parts = {
         "systems": (systems.run, "every system (what is measured by default)"),
         "ablation": (ablation.run, "one factor of the defaults changed at a time"),
-        "wrong-model": (wrong_model.run, "`combined` on the replies of a model that is wrong"),
+        "wrong-model": (wrong_model.run, "`balanced` on the replies of a model that is wrong"),
         "peers": (
             beside_peers.run,
             "other libraries on the same replies and vectors (see setup-peers)",

@@ -1,4 +1,4 @@
-"""One factor at a time, changed from the defaults of `combined` and of the rules alone."""
+"""One factor at a time, changed from the defaults of `balanced` and of the rules alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ON_COMBINED: Final[Mapping[str, Change]] = {
     "guard off": {"llm": {"guard": False}},
 }
 BASES: Final[Mapping[str, Mapping[str, Change]]] = {
-    "combined": {**ON_BOTH, **ON_COMBINED},
+    "balanced": {**ON_BOTH, **ON_COMBINED},
     "rules": ON_BOTH,
 }
 

@@ -31,8 +31,8 @@ PEERS: Final = {
     "haystack": "haystack_worker",
     "ragfusion": "ragfusion_worker",
 }
-OURS: Final = (BASELINE, "rules", "hyde", "combined", "combined, no hyde", "hybrid, combined")
-FULL: Final = "combined"
+OURS: Final = (BASELINE, "rules", "hyde", "balanced", "balanced, no hyde", "hybrid, balanced")
+FULL: Final = "balanced"
 GIVEN: Final = " (standalone)"
 """Marks the sets on which the peers were given the standalone question in place of the user's own words."""
 
@@ -190,11 +190,11 @@ def _report(ours: Sequence[Line], peers: Sequence[Line], plain: Sequence[Line]) 
         other = best.setdefault((line.peer, line.name), line)
         if line.mean(own) > other.mean(own):
             best[line.peer, line.name] = line
-    combined = next(line for line in ours if line.name == FULL)
+    full = next(line for line in ours if line.name == FULL)
     return [
         "## Each at its best\n\nOf every peer's systems the one of its rows below that has the highest mean.\n\n"
         + table(head, [row(line) for line in (*ours, *best.values())]),
-        "## combined beside the strongest peer\n\n" + _verdict(combined, peers, names),
+        "## balanced beside the strongest peer\n\n" + _verdict(full, peers, names),
         "## All of it\n\n" + table(head, [row(line) for line in (*ours, *peers)]),
     ]
 
@@ -203,12 +203,12 @@ def _hurt(values: Values, raw: Values) -> float:
     return mean([float(value < raw[question] - TOLERANCE) for question, value in values.items()])
 
 
-def _verdict(combined: Line, peers: Sequence[Line], names: Sequence[str]) -> str:
+def _verdict(full: Line, peers: Sequence[Line], names: Sequence[str]) -> str:
     """On each set, the peer's system that is best there, whichever that is."""
     rows, below = [], []
     for name in names:
         strongest = max(peers, key=lambda line: average(line.sets[name]))
-        ours, theirs = combined.sets[name], strongest.sets[name]
+        ours, theirs = full.sets[name], strongest.sets[name]
         apart = difference([ours[it] - theirs[it] for it in ours], seed=SEED)
         above = [line for line in peers if average(line.sets[name]) > average(ours) + TOLERANCE]
         if above:

@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.bm25 import find_terms
 DATA: Final = Path("benchmarks/data")
 NAME: Final = "orrisdale"
 NOT_RECORDED: Final = ("multi_query", "keywords")
-SYSTEMS: Final = (*(name for name in USUAL if name not in NOT_RECORDED), "combined, no hyde")
+SYSTEMS: Final = (*(name for name in USUAL if name not in NOT_RECORDED), "balanced, no hyde")
 WRONG: Final = 5
 
 

@@ -1,4 +1,4 @@
-"""Every system on every set that was recorded: quality, gain over the raw query, hurt rate, calls."""
+"""Every system on every set that was recorded: quality, gain over plain search, hurt rate, calls."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from qtmiddleware.kit.evaluation import (
     chosen,
 )
 
-SYSTEMS: Final = (*USUAL, "combined, no hyde", "combined, no rules", "hybrid", "hybrid, combined")
-FULL: Final = "combined"
-GATED: Final = "combined, auto"
+SYSTEMS: Final = (*USUAL, "balanced, no hyde", "balanced, no rules", "hybrid", "hybrid, balanced")
+FULL: Final = "balanced"
+GATED: Final = "auto"
 ORDERS: Final = 10
-GAIN: Final = """## Gain over the raw query
+GAIN: Final = """## Gain over plain search
 
 Points of nDCG@10 with the 95 % interval of the paired bootstrap; a star where a randomisation test finds it significant
 at 5 % after Holm's correction for all systems of the set.
@@ -42,7 +42,7 @@ def run(source: Source) -> None:
             if one.is_conversation:
                 conversations.add(name)
         print(
-            f"{name}: combined {100 * comparisons[name][FULL].difference.gain:+.1f} points",
+            f"{name}: balanced {100 * comparisons[name][FULL].difference.gain:+.1f} points",
             flush=True,
         )
     parts = [
@@ -133,7 +133,7 @@ def _gate(
 def _compare_policies(
     found: Comparison, asked: Sequence[Set[str]]
 ) -> dict[str, tuple[float, float]]:
-    """Gain over the raw query and hurt rate by policy, *auto* as the mean of its orders; under *calls* its call rate.
+    """Gain over plain search and hurt rate by policy, *auto* as the mean of its orders; under *calls* its call rate.
 
     *random* is what to expect of as many calls, *oracle* spends them where they gain most.
     """

@@ -1,4 +1,4 @@
-"""`combined` on the replies of a model that is wrong: recorded ones, corrupted, and ones written for this benchmark.
+"""`balanced` on the replies of a model that is wrong: recorded ones, corrupted, and ones written for this benchmark.
 
 Every reply is handed over as the text a model says, so that the product's own parser, salvage and
 guard read it.
@@ -34,7 +34,7 @@ Replies = Mapping[str, str]
 REPLIES: Final = Path(__file__).resolve().parent / "replies"
 RECORDED: Final = "as recorded"
 FREE: Final = (BASELINE, "rules")
-ASKED: Final = ("combined", "combined, auto")
+ASKED: Final = ("balanced", "auto")
 KEPT_OF_CUT: Final = 0.6
 FIELDS: Final = ("standalone", "rewrite", "step_back", "sub_queries", "hyde")
 GENERIC: Final = (
@@ -176,7 +176,7 @@ def _named(system: str, condition: str) -> str:
 
 
 def _tables(part: Part) -> list[str]:
-    head = ["the model's replies", *part.by_set, "mean", "gain over raw", "hurt"]
+    head = ["the model's replies", *part.by_set, "mean", "gain over off", "hurt"]
     texts = [table(head, [_row(part, name, name) for name in FREE])]
     for asked in ASKED:
         rows = [_row(part, condition, _named(asked, condition)) for condition in part.conditions]

@@ -112,8 +112,8 @@ def test_what_the_tiers_gain_is_what_was_measured() -> None:
     budgets = {row[0]: row for row in _rows(ROOT / "benchmarks/results/quality-ablation.md")}
     measured = {
         "rules": (gains["rules"][8], gains["rules"][9]),
-        "balanced": (gains["combined"][8], gains["combined"][9]),
-        "auto": (gains["combined, auto"][8], gains["combined, auto"][9]),
+        "balanced": (gains["balanced"][8], gains["balanced"][9]),
+        "auto": (gains["auto"][8], gains["auto"][9]),
         "words": (budgets["at most 1 searches"][8], budgets["at most 1 searches"][10]),
         "thorough": (budgets["at most 20 searches"][8], budgets["at most 20 searches"][10]),
     }

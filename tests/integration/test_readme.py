@@ -67,7 +67,7 @@ def test_its_figures_of_small_collections_are_those_of_the_results() -> None:
     )
     assert [name for name, *_ in shown] == ["off", "rules", "words", "balanced"]
     for name, first, better, worse, calls, searches in shown:
-        row = measured["raw" if name == "off" else name]
+        row = measured[name]
         rounded = [f"{float(it):.0f}" if it else "" for it in row[3:5]]
         assert [first, better.strip(), worse.strip(), calls, searches] == [
             row[2],

@@ -49,7 +49,7 @@ def test_the_commands_and_the_steps_print_what_the_page_shows(folder: Path) -> N
     assert run(folder, compare).returncode == 3
     assert run(folder, show).returncode == 0
     comment = (folder / "summary.md").read_text(encoding="utf-8")
-    assert comment.startswith("# Retrieval got worse with “raw”.")
+    assert comment.startswith("# Retrieval got worse with “off”.")
 
 
 def test_the_test_of_the_page_passes_and_fails_after_the_change(folder: Path) -> None:

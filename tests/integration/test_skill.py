@@ -45,7 +45,7 @@ def test_the_commands_lead_from_a_function_to_a_measured_change(folder: Path) ->
     assert proved.returncode == 0, proved.stderr
     assert re.search(r"^yours ", proved.stdout, re.MULTILINE)
     raw = json.loads((folder / "base.json").read_text(encoding="utf-8"))
-    assert [system["name"] for system in raw["systems"]] == ["raw", "preprocessed as text", "rules"]
+    assert [system["name"] for system in raw["systems"]] == ["off", "preprocessed as text", "rules"]
 
 
 def test_a_loss_after_the_change_ends_with_the_exit_code_the_skill_names(folder: Path) -> None:

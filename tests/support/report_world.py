@@ -90,7 +90,7 @@ def score(
 
 def comparison(
     *challengers: SystemScore,
-    base: str = "raw",
+    base: str = "off",
     notes: Sequence[str] = (),
     name: str = "a set",
 ) -> Comparison:

@@ -102,7 +102,7 @@ def systems(handed: Handed) -> list[System]:
 
         return retrieve
 
-    found = [System("raw", raw)]
+    found = [System("off", raw)]
     lists = (RETURNED, LONG)
     return found + [
         System("MultiQueryEmbeddingRetriever", piped(k), str(k), MULTI_QUERY) for k in lists

@@ -89,7 +89,7 @@ def systems(handed: Handed) -> list[System]:
 
     hyde = HypotheticalDocumentEmbedder.from_llm(Replies(), vectors, prompt_key="web_search")
     found = [
-        System("raw", ids(retriever(vectors, RETURNED))),
+        System("off", ids(retriever(vectors, RETURNED))),
         System("HypotheticalDocumentEmbedder", ids(retriever(hyde, RETURNED)), replies=HYDE),
     ]
     # Of lists of ten or more, the ten of the first query fill all places: longer ones cannot change

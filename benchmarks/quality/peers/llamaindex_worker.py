@@ -101,7 +101,7 @@ def systems(handed: Handed) -> list[System]:
         return lambda query: ids(fusion.retrieve(query))
 
     found = [
-        System("raw", lambda query: ids(plain.retrieve(query))),
+        System("off", lambda query: ids(plain.retrieve(query))),
         System(
             "HyDEQueryTransform",
             lambda query: ids(plain.retrieve(transform.run(query))),

@@ -65,7 +65,7 @@ def systems(handed: Handed) -> list[System]:
     def cut(function: Callable[..., list[str]], k: int) -> Callable[[str], list[str]]:
         return partial(function, collection=collection, k=k)
 
-    found = [System("raw", cut(retrieval.single_query_retrieve, RETURNED))]
+    found = [System("off", cut(retrieval.single_query_retrieve, RETURNED))]
     fusions = (
         retrieval.rag_fusion_retrieve,
         retrieval.rag_fusion_weighted_retrieve,

@@ -140,7 +140,7 @@ def command(
 ) -> None:
     """Compare search systems on judged questions.
 
-    The systems are plain search (raw), the rules and the transformations by a model.
+    The systems are plain search (off), the rules and the transformations by a model.
 
     With --function app:search the command measures your own function on its
     own index. Nothing is embedded or copied, and --data may be a CSV file with

@@ -75,7 +75,7 @@ def command(
     """Compare systems side by side.
 
     The command shows what each system searched and found, its time and cost, and
-    why passages moved compared with plain search (raw). No judgements are needed.
+    why passages moved compared with plain search (off). No judgements are needed.
     The system yours uses your config or, with --function, your wrapped function.
 
     With --reference, or with ideal answers in the file of --questions, the model

@@ -1,4 +1,4 @@
-"""``qtm demo``: compare raw, preprocessed and transformed retrieval on the demo's documents."""
+"""``qtm demo``: compare plain, preprocessed and transformed retrieval on the demo's documents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
-_EXAMPLE: Final = "combined"
+_EXAMPLE: Final = "balanced"
 _QUESTION: Final = "q30"
 """The id of the example question. It needs two passages, and plain search finds only one."""
 _FOLDER: Final = Path(".tmp/demo")
@@ -79,7 +79,7 @@ def command(
     """Compare search systems on a demo collection.
 
     The collection has real documents and real vectors. The systems are plain
-    search (raw), the rules and the transformations by a model.
+    search (off), the rules and the transformations by a model.
     """
     # Of the user's settings, only the model's name and address count: everybody sees the same.
     user_settings = Config.load(None).settings

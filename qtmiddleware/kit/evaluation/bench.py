@@ -159,7 +159,7 @@ class Bench:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Comparison:
-        """Measure each of *systems* on all questions, and compare them with the raw query.
+        """Measure each of *systems* on all questions, and compare them with the plain search.
 
         Without a recording, the model is asked first, for several questions at a time, and the
         replies are cached. The figures include the time of each reply.

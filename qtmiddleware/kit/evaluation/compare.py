@@ -194,7 +194,7 @@ def compare(
 ) -> Comparison:
     """Measure *fn* on judged questions, first unchanged, then with each system's settings.
 
-    All systems are compared with ``raw``, the unchanged *fn*. If *fn* fails on a question, all
+    All systems are compared with ``off``, the unchanged *fn*. If *fn* fails on a question, all
     figures leave out the question, and `Comparison.notes` says why. If *fn* fails on each of the
     first five questions, or on twenty in a row, its exception is raised.
 
@@ -245,7 +245,7 @@ def measure_systems(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure *system* with the settings of each of *systems*, and compare them with ``raw``.
+    """Measure *system* with the settings of each of *systems*, and compare them with ``off``.
 
     The arguments are those of `measure`.
     """

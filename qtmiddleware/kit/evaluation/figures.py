@@ -124,7 +124,7 @@ def quote_name(name: str) -> str:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return *names* as an English list, such as ``raw, rules and hyde``."""
+    """Return *names* as an English list, such as ``off, rules and hyde``."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 

@@ -99,7 +99,7 @@ class Reason:
 
     @property
     def legend(self) -> str:
-        """The system behind each letter, such as ``A is raw, B is rules``."""
+        """The system behind each letter, such as ``A is off, B is rules``."""
         pairs = zip(LETTERS, self.order, strict=False)
         return ", ".join(f"{letter} is {name}" for letter, name in pairs)
 
@@ -127,7 +127,7 @@ class Standing:
         weaknesses: The weaknesses of the answer, one text per order.
         firsts: The number of questions for which no other system was better.
         questions: The number of ranked questions.
-        lead: The mean number of places before ``raw``; ``None`` for ``raw`` itself.
+        lead: The mean number of places before ``off``; ``None`` for ``off`` itself.
     """
 
     system: str
@@ -142,7 +142,7 @@ class Standing:
 
     @property
     def is_ahead(self) -> bool:
-        """``True`` if the system is before ``raw`` by more than chance."""
+        """``True`` if the system is before ``off`` by more than chance."""
         return self.lead is not None and self.lead.is_significant and self.lead.gain > 0
 
     @property

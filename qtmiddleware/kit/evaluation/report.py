@@ -580,7 +580,7 @@ def describe_ranking(ranked: RankedSystems) -> str:
 
 
 def build_standing_row(standing: Standing) -> list[str]:
-    """Return a system's name, mean place, lead over ``raw``, first places and questions."""
+    """Return a system's name, mean place, lead over ``off``, first places and questions."""
     lead = standing.lead
     text = UNKNOWN
     if lead is not None:

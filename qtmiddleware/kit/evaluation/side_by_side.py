@@ -30,7 +30,7 @@ SHOWN: Final = (
     BASELINE,
     "rules",
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
-    "combined",
+    "balanced",
 )
 """The default systems. Without a model, only the first two are asked."""
 JUDGING: Final = "judging answers"
@@ -65,7 +65,7 @@ class SystemAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """A question with the results of all systems, ``raw`` first."""
+    """A question with the results of all systems, ``off`` first."""
 
     question: Question
     systems: tuple[SystemAnswer, ...]
@@ -75,7 +75,7 @@ class AskedQuestion:
         return {result.system: result for result in self.systems}[name]
 
     def explain(self, name: str) -> Movements | None:
-        """Return how and why passages moved compared with ``raw``; ``None`` without passages."""
+        """Return how and why passages moved compared with ``off``; ``None`` without passages."""
         retrieval = self[name].retrieval
         return None if retrieval is None else explain_movement(retrieval, self[BASELINE].matches)
 
@@ -117,7 +117,7 @@ def ask_systems(
         fn: Your retrieval function, wrapped or not, or the retriever of an index.
         questions: One or several questions.
         systems: Settings by the system's name, or names from `SYSTEMS` and ``yours``. Default: the
-            single transformations, or without a model only ``raw`` and ``rules``.
+            single transformations, or without a model only ``off`` and ``rules``.
         answers: Whether the model answers each question from each system's passages.
         reference: The ideal answer to a question that is given as text.
         judge: The model that ranks answers. Default: the model that answers.

@@ -9,8 +9,8 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.errors import ConfigError
 
-BASELINE: Final = "raw"
-"""The name of the system that all others are compared with."""
+BASELINE: Final = "off"
+"""The name of the system that all others are compared with: the plain search."""
 OWN: Final = "yours"
 """The name of the system that is a wrapped function, or an index, with its own settings."""
 SEEDS: Final = "seed-parity"
@@ -36,7 +36,9 @@ def read_preset_settings(preset: str) -> Settings:
 
 
 _TRANSFORMS: Final = {
-    name: {"transformationType": name, **_ALWAYS} for name in TRANSFORMS if name != "none"
+    "balanced" if name == "combined" else name: {"transformationType": name, **_ALWAYS}
+    for name in TRANSFORMS
+    if name != "none"
 }
 SYSTEMS: Final[Mapping[str, Settings]] = {
     BASELINE: {"transformationType": "none", **_NO_RULES, "rerank": {"enabled": False}},
@@ -47,17 +49,17 @@ SYSTEMS: Final[Mapping[str, Settings]] = {
     },
     "rules": {"transformationType": "none"},
     **_TRANSFORMS,
-    "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
+    "auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
     SEEDS: {**read_preset_settings(SEEDS), **_ALWAYS},
-    "combined, no hyde": {
+    "balanced, no hyde": {
         "transformationType": "combined",
         **_ALWAYS,
         "fusion": {"weights": {"hyde": 0}},
     },
     # Merges the lists, with the question's list as anchor, and applies no rules.
-    "combined, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
+    "balanced, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
     "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
-    "hybrid, combined": {
+    "hybrid, balanced": {
         "transformationType": "combined",
         **_ALWAYS,
         "hybrid": {"enabled": True},
@@ -66,7 +68,7 @@ SYSTEMS: Final[Mapping[str, Settings]] = {
 """The settings of each system. All other settings have their defaults."""
 FREE: Final = (BASELINE, "preprocessed as text", "rules")
 """The systems that need neither a model nor a store of the kit."""
-USUAL: Final = (*FREE, *_TRANSFORMS, "combined, auto", SEEDS)
+USUAL: Final = (*FREE, *_TRANSFORMS, "auto", SEEDS)
 """The default systems if there is a model. They work with any retrieval function."""
 MEASURED: Final[Settings] = {
     "cache": {"enabled": False},

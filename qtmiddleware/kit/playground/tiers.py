@@ -20,22 +20,26 @@ from qtmiddleware.wrapping.wrapped import copy_with_learned, read_learned
 
 SECONDS: Final = 30.0
 """The default time limit per tier, in seconds. The page does not wait longer for a function."""
-_SHOWN: Final = (BASELINE, "rules", "combined", OWN)
+_SHOWN: Final = (BASELINE, "rules", "balanced", OWN)
 _PRESETS: Final = {
     "words": "One model call, no extra search: the model’s words only rerank.",
-    "auto": "combined, but only if the first result looks uncertain.",
+    "auto": "balanced, but only if the first result looks uncertain.",
     "thorough": "One model call, and one search for each text that the model writes.",
 }
 _FIRST: Final = {
-    BASELINE: "Your function alone (preset off).",
+    BASELINE: "Your function alone.",
     "rules": "The question’s words rerank the passages. No model.",
-    "combined": "One model call and one more search (preset balanced).",
+    "balanced": "One model call and one more search.",
     OWN: "What your config says.",
     **_PRESETS,
 }
 _LABELS: Final = {
     **_FIRST,
-    **{name: f"{row.label}." for name, row in TRANSFORMS.items() if name not in ("none", *_FIRST)},
+    **{
+        name: f"{row.label}."
+        for name, row in TRANSFORMS.items()
+        if name not in ("none", "combined", *_FIRST)
+    },
 }
 # Questions on the page are experiments: they are not logged. Shadow mode is off, because it would
 # return the plain list.

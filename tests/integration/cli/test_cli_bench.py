@@ -69,7 +69,7 @@ def test_recorded_replies_are_compared_and_reported(
     assert ended.code == 0, ended.err
     assert ended.out.startswith("set: 6 questions, 12 passages\n")
     table = [line.split("  ")[0].strip() for line in ended.out.splitlines()]
-    assert "combined, auto" in table
+    assert "auto" in table
     assert "…" not in ended.out
     assert "\x1b" not in ended.out + ended.err
     assert "the recording has no replies for them: keywords, multi_query." in ended.err
@@ -92,9 +92,9 @@ def test_the_ending_of_a_report_is_its_format(qtm: Run, data: str, tmp_path: Pat
 def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
     qtm: Run, data: str, recording: str
 ) -> None:
-    chosen = ("--systems", "rules,combined, auto", "--json")
+    chosen = ("--systems", "rules,auto", "--json")
     plain = json.loads(qtm("bench", "--data", data, "--recordings", recording, *chosen).out)
-    assert names(plain) == ["raw", "rules", "combined, auto"]
+    assert names(plain) == ["off", "rules", "auto"]
     assert set(plain["systems"][2]["perQuery"]["nDCG@10"]) == {
         question.id for question in DATA.questions
     }
@@ -157,11 +157,11 @@ def test_config_files_are_systems_of_their_own(
         recording,
         *files,
         "--systems",
-        "raw",
+        "off",
         "--json",
     )
     plain = json.loads(ended.out)
-    assert names(plain) == ["raw", "mine", "preset off"]
+    assert names(plain) == ["off", "mine", "preset off"]
     assert [system["llmCalls"] for system in plain["systems"]] == [0, 6, 0]
     assert not (tmp_path / "queries.jsonl").exists()
 
@@ -169,7 +169,7 @@ def test_config_files_are_systems_of_their_own(
 def test_what_a_service_replies_is_recorded_and_replayed(
     qtm: Run, data: str, chat: ModelServer
 ) -> None:
-    asked = ("bench", "--data", data, "--systems", "multi_query,combined", "--json")
+    asked = ("bench", "--data", data, "--systems", "multi_query,balanced", "--json")
     live = qtm(*asked, "--record", "new/r.jsonl", QTM_LLM_BASE_URL=chat.url)
     assert live.code == 0, live.err
     assert Counter(map(mode_of, chat.bodies)) == {"multi_query": 6, "combined": 6}
@@ -216,8 +216,8 @@ def test_a_model_that_refuses_the_key_ends_it_at_once(
     ("arguments", "said"),
     [
         (("--data", "nowhere"), "nowhere/corpus.jsonl cannot be read"),
-        (("--systems", "raw,bm25"), "there is no system 'bm25'; the systems are: raw; "),
-        (("--systems", "combined"), "a language model is needed for combined"),
+        (("--systems", "off,bm25"), "there is no system 'bm25'; the systems are: off; "),
+        (("--systems", "balanced"), "a language model is needed for balanced"),
         (("--recordings", "none.jsonl"), "none.jsonl cannot be read"),
         (("-c", "set/a.json", "-c", "a.json"), "two config files have the same name"),
         (("-c", "rules.json"), "has the name of a system"),

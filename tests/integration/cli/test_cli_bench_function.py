@@ -166,7 +166,7 @@ def test_functions_of_every_kind_are_measured(bench: Run, arguments: tuple[str, 
     found = figures(ended)
     assert list(found) == [*FREE, *(["yours"] if "app:wrapped" in arguments else [])]
     assert all(system["means"]["R@10"] >= 0.5 for system in found.values())
-    assert found["rules"]["means"]["nDCG@10"] >= found["raw"]["means"]["nDCG@10"]
+    assert found["rules"]["means"]["nDCG@10"] >= found["off"]["means"]["nDCG@10"]
     assert ("has no parameter for the number of passages" in ended.err) == (
         "app:fixed" in arguments
     )
@@ -185,7 +185,7 @@ def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own
     assert list(found) == [*USUAL, "mine"]
     assert "seed-parity" in found
     assert found["seed-parity"]["llmCalls"] == 12
-    assert found["mine"]["llmCalls"] == found["combined"]["llmCalls"] == 4
+    assert found["mine"]["llmCalls"] == found["balanced"]["llmCalls"] == 4
     assert (folder / "out.html").is_file()
     asked = len(chat.bodies)
     again = figures(bench("app:search", *options, QTM_LLM_BASE_URL=chat.url))
@@ -196,9 +196,9 @@ def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own
 @pytest.mark.thorough
 def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -> None:
     ended = bench("app:flaky", "--json")
-    assert figures(ended)["raw"]["failed"] == 1
+    assert figures(ended)["off"]["failed"] == 1
     assert json.loads(ended.out)["questions"] == 3
-    told = "1 of 4 questions failed and are not counted: raw on '2' (TimeoutError: no answer from the index)."
+    told = "1 of 4 questions failed and are not counted: off on '2' (TimeoutError: no answer from the index)."
     assert told in ended.err
     assert told in json.loads(ended.out)["notes"]
 
@@ -210,7 +210,7 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
         (
             ("app:broken",),
             1,
-            "app:broken raised ConnectionError: refused. The system 'raw' failed on 4 questions in a row.",
+            "app:broken raised ConnectionError: refused. The system 'off' failed on 4 questions in a row.",
         ),
         (("app:index.query",), 1, "On the command line: --embed app:embed"),
         (("app:names",), 2, "app:names must be a function, not list"),
@@ -219,7 +219,7 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
         (("app:search", "--arg", "namespace"), 2, "must have the form name=value"),
         (("app:search", "--arg", "other=1"), 1, "TypeError"),
         (("app:search", "--systems", "hybrid"), 2, "hybrid"),
-        (("app:search", "--systems", "combined"), 2, "a language model is needed for"),
+        (("app:search", "--systems", "balanced"), 2, "a language model is needed for"),
         (("app:wrapped", "--embed", "app:embed"), 2, "already wrapped"),
         (("app:wrapped", "--recordings", "r.jsonl"), 2, "already wrapped"),
         (("app:search", "--set", "topK=3"), 2, "needs --config"),
@@ -261,7 +261,7 @@ def test_beyond_a_thousand_searches_leave_is_needed(bench: Run, folder: Path) ->
     fewer = bench("app:search", "--questions", "5", "--json", data=data)
     assert json.loads(fewer.out)["questions"] == 5
     assert (
-        figures(bench("app:search", "--yes", "--json", data=data))["raw"]["searchesPerQuestion"]
+        figures(bench("app:search", "--yes", "--json", data=data))["off"]["searchesPerQuestion"]
         == 1.0
     )
 

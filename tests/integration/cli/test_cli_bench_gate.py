@@ -55,7 +55,7 @@ def write_questions(path: Path, count: int) -> None:
     path.write_text(f"question,id\n{rows}", encoding="utf-8")
 
 
-ARGUMENTS = ("bench", "--function", "app:search", "--systems", "raw")
+ARGUMENTS = ("bench", "--function", "app:search", "--systems", "off")
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_the_same_function_again_is_not_worse(bench: Run, base: str) -> None:
     assert ended.code == 0, ended.err
     *_, headline, raw = ended.out.splitlines()
     assert headline == "Found no loss that is more than chance. The baseline is base.json."
-    assert raw == "“raw”: no change in 40 questions."
+    assert raw == "“off”: no change in 40 questions."
 
 
 def test_a_loss_ends_with_3_and_says_so_to_people_programs_and_the_pull_request(
@@ -102,9 +102,9 @@ def test_a_loss_ends_with_3_and_says_so_to_people_programs_and_the_pull_request(
     assert (told["verdict"], told["failIf"], told["questions"]) == ("worse", "worse", 40)
     (raw,) = told["systems"]
     assert (raw["verdict"], raw["worse"], raw["better"], raw["before"]) == ("worse", 15, 0, 1.0)
-    assert told["sentences"][0] == "Retrieval got worse with “raw”. The baseline is base.json."
+    assert told["sentences"][0] == "Retrieval got worse with “off”. The baseline is base.json."
     report = (folder / "out.md").read_text(encoding="utf-8")
-    assert report.startswith("# Retrieval got worse with “raw”.\n")
+    assert report.startswith("# Retrieval got worse with “off”.\n")
     assert "The report is in out.md." in ended.err
 
 
@@ -115,7 +115,7 @@ def test_what_the_report_wrote_is_a_baseline_too(bench: Run, folder: Path) -> No
     )
     assert (ended.code, ended.out.splitlines()[-2].partition(".")[0]) == (
         3,
-        "Retrieval got worse with “raw”",
+        "Retrieval got worse with “off”",
     )
     # That was the report of the run that got worse.
     assert bench("--baseline", "out.json", "--fail-if", "worse", BEHIND="3").code == 0

@@ -33,7 +33,7 @@ def test_one_question_is_put_to_every_system_side_by_side(
     assert ended.code == 0, ended.err
     rows = rows_of(ended.out.partition("place and change")[0])
     names = [
-        "raw",
+        "off",
         "rules",
         "rewrite",
         "stepback",
@@ -41,7 +41,7 @@ def test_one_question_is_put_to_every_system_side_by_side(
         "multi_query",
         "hyde",
         "keywords",
-        "combined",
+        "balanced",
     ]
     assert [name for name in rows if name in names] == names
     assert [rows[name][-4:-2] for name in names] == [
@@ -86,8 +86,8 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     headings = [
         line.split() for line in ended.out.splitlines() if line.startswith("place and change")
     ]
-    assert all("raw" in heading for heading in headings)
-    named = [name for heading in headings for name in heading if name in SHOWN and name != "raw"]
+    assert all("off" in heading for heading in headings)
+    named = [name for heading in headings for name in heading if name in SHOWN and name != "off"]
     assert named == [*SHOWN[1:]]
     assert len(headings) == (1 if columns == 160 else 2)
 
@@ -96,7 +96,7 @@ def test_without_a_model_what_needs_none_is_compared(qtm: Run, folder: Path) -> 
     ended = qtm("compare", QUESTION, "--json")
     assert ended.code == 0, ended.err
     (row,) = json.loads(ended.out)["questions"]
-    assert [it["system"] for it in row["systems"]] == ["raw", "rules"]
+    assert [it["system"] for it in row["systems"]] == ["off", "rules"]
     assert row["systems"][0]["passages"][0]["id"] == "health"
     assert (row["systems"][0]["answer"], row["ranking"]) == (None, None)
     assert "No language model is configured" in ended.err
@@ -112,11 +112,11 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
     assert ended.code == 0, ended.err
     judged = ended.out.partition("Judged against the ideal answer:\n")[2]
     assert judged.startswith(
-        "  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. raw: "
+        "  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. off: "
     )
     assert "  why: " in judged
     assert judged.endswith(
-        "“rewrite” answered best.\nRanked by gpt-6-luna on 1 question: rewrite > raw.\n"
+        "“rewrite” answered best.\nRanked by gpt-6-luna on 1 question: rewrite > off.\n"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
     assert [row["reference"] for row in told["questions"]] == ["None."] * 2
-    assert [it["system"] for it in told["ranked"]["ranking"]] == ["raw", "rules"]
+    assert [it["system"] for it in told["ranked"]["ranking"]] == ["off", "rules"]
     assert all(row["ranking"]["error"] in ("", "equal") for row in told["questions"])
     assert "Question by question" in (folder / "out" / "ranked.html").read_text()
     refused = qtm("bench", "--data", "val.json")

@@ -31,7 +31,7 @@ def test_every_system_is_compared(found: dict[str, Any]) -> None:
     assert (found["dataset"], found["questions"]) == ("demo", 6)
     assert found["baseline"] == BASELINE
     calls = {system["name"]: system["llmCalls"] for system in found["systems"]}
-    assert (calls["raw"], calls["rules"], calls["combined"], calls["all"]) == (0, 0, 6, 18)
+    assert (calls["off"], calls["rules"], calls["balanced"], calls["all"]) == (0, 0, 6, 18)
 
 
 def test_the_table_fits_a_plain_terminal(qtm: Run) -> None:

@@ -42,19 +42,19 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_no_default_does_worse_than_the_raw_query(comparison: Comparison) -> None:
-    raw = comparison["raw"].means["nDCG@10"]
-    for name in ("rules", "combined", "combined, auto", "all"):
+    raw = comparison["off"].means["nDCG@10"]
+    for name in ("rules", "balanced", "auto", "all"):
         assert comparison[name].means["nDCG@10"] > raw, name
 
 
 def test_one_combined_call_a_question_helps_more_than_it_hurts(comparison: Comparison) -> None:
-    combined = comparison["combined"]
+    combined = comparison["balanced"]
     assert combined.llm_calls <= comparison.questions
     assert combined.helped_rate > 5 * combined.hurt_rate
 
 
 def test_auto_asks_the_model_for_a_part_of_the_questions(comparison: Comparison) -> None:
-    assert 0 < comparison["combined, auto"].llm_calls < comparison["combined"].llm_calls
+    assert 0 < comparison["auto"].llm_calls < comparison["balanced"].llm_calls
 
 
 def test_no_recorded_reply_is_lost_on_the_way_but_one_that_lost_a_negation(

@@ -99,7 +99,7 @@ def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: 
 
 
 def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    systems = chosen(["rewrite", "combined, auto"])
+    systems = chosen(["rewrite", "auto"])
     model = Slow()
     with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
         first = opened.measure(systems)
@@ -135,7 +135,7 @@ def test_the_time_of_replies_that_were_asked_ahead_is_told(cache: Path) -> None:
     with open_bench(DATA, options=SETTINGS, client=Slow(0.2), cache=cache) as opened:
         found = opened.measure(chosen(["rewrite"]))
     assert found["rewrite"].added_ms.p50 >= 200
-    assert found["raw"].added_ms.p50 < 200
+    assert found["off"].added_ms.p50 < 200
 
 
 def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,13 +165,13 @@ def test_the_model_is_not_asked_ahead_where_a_gate_decides(cache: Path) -> None:
     ask_ahead(
         model,
         data,
-        chosen(["rules", "combined, auto", "rewrite"]),
+        chosen(["rules", "auto", "rewrite"]),
         progress=lambda *step: told.append(step),
     )
     model.close()
     # The follow-up is asked about whatever was found.
     assert told == [
-        ("asking: combined, auto", 1, 1),
+        ("asking: auto", 1, 1),
         *(("asking: rewrite", done, 7) for done in range(1, 8)),
     ]
 
@@ -206,7 +206,7 @@ def test_recorded_replies_are_replayed_with_estimated_costs(tmp_path: Path, cach
         tmp_path / "r.jsonl", DATA.only({it.id for it in DATA.questions[:4]}), *RECORDED
     )
     with open_bench(DATA, options=SETTINGS, recordings=recording, cache=cache) as opened:
-        found = opened.measure(chosen(["combined"]))
+        found = opened.measure(chosen(["balanced"]))
     assert (found.questions, opened.has_model, opened.recorded_fields) == (
         4,
         True,
@@ -221,9 +221,9 @@ def test_recorded_replies_are_replayed_with_estimated_costs(tmp_path: Path, cach
         "4 of 6 questions were recorded; the others are skipped.",
     )
     assert not found.counts_model_time
-    assert found["combined"].cost_usd is not None
-    assert found["combined"].cost_usd > 0
-    assert (found["combined"].llm_calls, found["combined"].degraded) == (4, 0)
+    assert found["balanced"].cost_usd is not None
+    assert found["balanced"].cost_usd > 0
+    assert (found["balanced"].llm_calls, found["balanced"].degraded) == (4, 0)
 
 
 def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(
@@ -248,14 +248,14 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     with open_bench(DATA, options=SETTINGS, recordings=recording, cache=cache) as opened:
         lacks = {
             name: opened.list_missing_fields(it)
-            for name, it in chosen(["rules", "rewrite", "multi_query", "combined"]).items()
+            for name, it in chosen(["rules", "rewrite", "multi_query", "balanced"]).items()
         }
     assert lacks == {
-        "raw": frozenset(),
+        "off": frozenset(),
         "rules": frozenset(),
         "rewrite": frozenset(),
         "multi_query": frozenset({"paraphrases"}),
-        "combined": frozenset(),
+        "balanced": frozenset(),
     }
 
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_measured_is_not_even_embedded(
 
 def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> None:
     data, recording = bridges_data(history=True), tmp_path / "new" / "r.jsonl"
-    systems = chosen(["combined", "rewrite"])
+    systems = chosen(["balanced", "rewrite"])
 
     def said(prompt: Prompt) -> Mapping[str, Any]:
         alone = {"standalone": "Who inspects Arlo Bridge?"} if prompt.history else {}
@@ -443,7 +443,7 @@ def test_vectors_out_of_the_cache_count_with_their_time(tmp_path: Path) -> None:
     embedder.close()
     # The rewrite is embedded beside the question; the question itself in a plain search too.
     assert 1e6 <= found["rewrite"].added_ms.p95 < 2e6
-    assert found["raw"].added_ms.p95 < 1e6
+    assert found["off"].added_ms.p95 < 1e6
 
 
 # --- a function of ones own -----------------------------------------------------------------------
@@ -454,7 +454,7 @@ def find(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "system", ["raw", "rules", "rewrite", "decompose", "all", "combined", SEEDS]
+    "system", ["off", "rules", "rewrite", "decompose", "all", "balanced", SEEDS]
 )
 def test_no_question_makes_more_searches_than_were_told(cache: Path, system: str) -> None:
     calls = 0
@@ -469,7 +469,7 @@ def test_no_question_makes_more_searches_than_were_told(cache: Path, system: str
     data = bridges_data(history=True)
     with open_bench(data, options=SETTINGS, function=source, client=model, cache=cache) as opened:
         told = opened.count_searches({system: SYSTEMS[system]})
-        opened.measure({"raw": SYSTEMS["raw"], system: SYSTEMS[system]})
+        opened.measure({"off": SYSTEMS["off"], system: SYSTEMS[system]})
         free = opened.count_searches(chosen(FREE))
     assert 0 < calls <= told + len(data.questions)
     assert free == 3 * len(data.questions)

@@ -18,7 +18,7 @@ QUESTIONS = [
     Question(f"q{n}", f"What is number {n}?", metadata={"answer": f"It is {n}."}) for n in range(8)
 ]
 ANSWERS = {
-    "raw": {it.id: "No idea." for it in QUESTIONS},
+    "off": {it.id: "No idea." for it in QUESTIONS},
     "rules": {it.id: f"It is {it.id[1:]}, says the vet." for it in QUESTIONS},
 }
 
@@ -41,7 +41,7 @@ def test_a_real_client_judges_in_both_orders_and_says_what_it_cost(
 ) -> None:
     model_server.reply = verdict
     result = rank(QUESTIONS, ANSWERS, model)
-    assert [(it.system, it.firsts) for it in result.standings] == [("rules", 7), ("raw", 0)]
+    assert [(it.system, it.firsts) for it in result.standings] == [("rules", 7), ("off", 0)]
     assert (result.judge, result.failed) == ("gpt-6-luna", 1)
     assert len(model_server.bodies) == 16
     assert result.cost_usd == pytest.approx(14 * (100 * 0.10 + 20 * 0.50) / 1e6)

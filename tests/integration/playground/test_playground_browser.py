@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.thorough
 
 Open = Callable[..., "Page"]
-TIERS = ["raw", "rules", "combined", "yours"]
+TIERS = ["off", "rules", "balanced", "yours"]
 WIDTHS = (390, 500, 1280, 1920)
 SPACING = """* { line-height: 1.5 !important; letter-spacing: 0.12em !important; word-spacing: 0.16em !important; }
 p { margin-bottom: 2em !important; }"""
@@ -84,7 +84,7 @@ def list_states(demo: Served, served: Served) -> list[str]:
     """Addresses of every state of the page."""
     asked = served.at(QUESTION, user="Who is Jaco?", topK="3")
     more = "".join(
-        f"&tier={name}" for name in ("rules", "combined", "words", "thorough", "decompose")
+        f"&tier={name}" for name in ("rules", "balanced", "words", "thorough", "decompose")
     )
     lost = demo.at("my bike wont turn on, screen is completely black")
     return [
@@ -195,7 +195,7 @@ def test_a_passage_lights_up_by_keyboard_and_opens_to_its_whole_text(
     opened: Open, served: Served
 ) -> None:
     shown = opened(served.at(QUESTION))
-    row = shown.locator("article[data-tier=combined] .row").first
+    row = shown.locator("article[data-tier=balanced] .row").first
     row.locator("summary").focus()
     assert shown.locator(f'[data-p="{row.get_attribute("data-p")}"]:not(.lit)').count() == 0
     assert row.locator(".full").is_hidden()
@@ -223,8 +223,8 @@ def test_no_tier_at_all_leaves_the_plain_list(opened: Open, served: Served) -> N
     for name in TIERS[1:]:
         shown.locator(f"#tier-{name}").uncheck()
     shown.get_by_role("button", name="Ask", exact=True).click()
-    shown.wait_for_url("**tier=raw")
-    assert list_cards(shown) == ["raw"]
+    shown.wait_for_url("**tier=off")
+    assert list_cards(shown) == ["off"]
 
 
 def test_a_blank_question_is_said_to_be_one(opened: Open, served: Served) -> None:
@@ -243,8 +243,8 @@ def test_the_small_collection_is_a_link_away_and_back(opened: Open, demo: Served
     assert shown.url == demo.url + "small/"
     shown.locator(".examples a").nth(1).click()
     shown.wait_for_selector("#headline")
-    assert "worse with combined" in shown.locator("#headline").inner_text()
-    assert shown.locator(".verdict tr.worse").inner_text().split()[0] == "combined"
+    assert "worse with balanced" in shown.locator("#headline").inner_text()
+    assert shown.locator(".verdict tr.worse").inner_text().split()[0] == "balanced"
     shown.get_by_role("link", name="e-bike").click()
     assert shown.url == demo.url
 
@@ -266,7 +266,7 @@ def test_tiers_and_weights_are_chosen_and_stand_in_the_address(
 ) -> None:
     shown = opened(served.at(QUESTION))
     shown.get_by_text("Tiers", exact=False).first.click()
-    for name in ("combined", "yours"):
+    for name in ("balanced", "yours"):
         shown.locator(f"#tier-{name}").uncheck()
     shown.locator("#tier-rewrite").check()
     shown.get_by_text("Weights and passages").click()
@@ -274,7 +274,7 @@ def test_tiers_and_weights_are_chosen_and_stand_in_the_address(
     shown.get_by_label("rewrite’s weight").fill("2.5")
     shown.get_by_role("button", name="Ask", exact=True).click()
     shown.wait_for_url("**fusion.weights.rewrite=2.5")
-    assert list_cards(shown) == ["raw", "rules", "rewrite"]
+    assert list_cards(shown) == ["off", "rules", "rewrite"]
     assert shown.url.endswith("&tier=rules&tier=rewrite&topK=2&fusion.weights.rewrite=2.5")
     assert "weight 2.50" in (shown.locator("article[data-tier=rewrite]").text_content() or "")
     assert shown.locator("article[data-tier=rewrite] .row:not(.gone)").count() == 2
@@ -289,12 +289,12 @@ def test_a_follow_up_has_the_question_before_it(opened: Open, served: Served) ->
     shown.locator("#q").fill("And what does he eat?")
     shown.locator("#q").press("Enter")
     shown.wait_for_selector("#headline")
-    assert "standalone" in (shown.locator("article[data-tier=combined]").text_content() or "")
+    assert "standalone" in (shown.locator("article[data-tier=balanced]").text_content() or "")
 
 
 def test_a_passage_lights_up_wherever_it_stands(opened: Open, served: Served) -> None:
     shown = opened(served.at(QUESTION))
-    row = shown.locator("article[data-tier=combined] .row").first
+    row = shown.locator("article[data-tier=balanced] .row").first
     key = row.get_attribute("data-p")
     row.hover()
     assert shown.locator(f'[data-p="{key}"]:not(.lit)').count() == 0
@@ -303,7 +303,7 @@ def test_a_passage_lights_up_wherever_it_stands(opened: Open, served: Served) ->
 
 def test_the_config_is_copied(opened: Open, served: Served) -> None:
     shown = opened(served.at(QUESTION), permissions=["clipboard-read", "clipboard-write"])
-    card = shown.locator("article[data-tier=combined]")
+    card = shown.locator("article[data-tier=balanced]")
     card.get_by_text("Config that gives this").click()
     card.get_by_role("button", name="Copy").click()
     card.get_by_role("button", name="Copied").wait_for()

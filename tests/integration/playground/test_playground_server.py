@@ -34,7 +34,7 @@ def list_tiers(page: str) -> list[str]:
 def test_it_shows_every_tier_of_a_function_of_ones_own(served: Served) -> None:
     page = served.get(QUESTION).text
     tiers = list_tiers(page)
-    assert tiers == ["raw", "rules", "combined", "yours"]
+    assert tiers == ["off", "rules", "balanced", "yours"]
 
 
 def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
@@ -104,7 +104,7 @@ def test_a_second_one_takes_a_port_of_its_own_and_without_a_key_it_compares_the_
         assert other.port != served.port
         page = other.get(QUESTION)
         said = other.errors.read_text()
-    assert list_tiers(page.text) == ["raw", "rules"]
+    assert list_tiers(page.text) == ["off", "rules"]
     assert "No language model is configured" in page.text
     assert "No language model is configured" in said
 
@@ -162,7 +162,7 @@ def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Pat
         assert "What &lt;b&gt;is&lt;/b&gt; it?" in served.get().text
         page = served.get(QUESTION).text
         assert served.end() == 130
-    assert list_tiers(page) == ["raw", "rules"]
+    assert list_tiers(page) == ["off", "rules"]
     assert '"topK": 2' in page.replace("&#34;", '"')
 
 
@@ -176,10 +176,10 @@ def test_the_demo_replays_its_replies_and_says_where_there_is_none(tmp_path: Pat
     assert "E-1101 after a frosty night" in start
     assert "paymant declind agen" in small
     assert lost == 404
-    assert list_tiers(known) == ["raw", "rules", "combined"]
+    assert list_tiers(known) == ["off", "rules", "balanced"]
     assert "Recorded replies of a large language model" in known
     assert "No reply is recorded" not in known
-    assert list_tiers(unknown) == ["raw", "rules"]
+    assert list_tiers(unknown) == ["off", "rules"]
     assert unknown.count("No reply is recorded") == 1
     assert "Degraded" not in unknown
 

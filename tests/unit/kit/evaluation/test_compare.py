@@ -56,11 +56,11 @@ def test_a_plain_function_is_compared_under_what_needs_no_model() -> None:
         "live function",
         None,
         3,
-        "raw",
+        "off",
     )
-    assert runs_of(found, "raw") == expected()
-    assert found["raw"].llm_calls == found["rules"].llm_calls == 0
-    assert set(found["raw"].means) == set(qtm.evaluation.MEASURES)
+    assert runs_of(found, "off") == expected()
+    assert found["off"].llm_calls == found["rules"].llm_calls == 0
+    assert set(found["off"].means) == set(qtm.evaluation.MEASURES)
 
 
 def test_with_a_client_it_is_compared_under_what_asks_a_model_too() -> None:
@@ -68,7 +68,7 @@ def test_with_a_client_it_is_compared_under_what_asks_a_model_too() -> None:
     found = compare(retrieve, QUERIES, QRELS, client=model)
     assert [score.name for score in found.systems] == list(USUAL)
     calls = {score.name: score.llm_calls for score in found.systems}
-    assert (calls["raw"], calls["rules"], calls["rewrite"], calls["all"], calls["combined"]) == (
+    assert (calls["off"], calls["rules"], calls["rewrite"], calls["all"], calls["balanced"]) == (
         0,
         0,
         3,
@@ -76,7 +76,7 @@ def test_with_a_client_it_is_compared_under_what_asks_a_model_too() -> None:
         3,
     )
     # Three questions are too few for the gate to be unsure of one.
-    assert calls["combined, auto"] == 0
+    assert calls["auto"] == 0
     assert [variant.kind for variant in found["rewrite"].runs["food"].variants] == [
         "original",
         "rewrite",
@@ -99,12 +99,12 @@ def test_an_asynchronous_function_is_awaited() -> None:
         await asyncio.sleep(0)
         return search(query, top_k)
 
-    found = compare(awaited, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted))
-    plain = compare(retrieve, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted))
+    found = compare(awaited, QUERIES, QRELS, ["rules", "balanced"], client=ScriptedModel(scripted))
+    plain = compare(retrieve, QUERIES, QRELS, ["rules", "balanced"], client=ScriptedModel(scripted))
     assert {score.name: score.means for score in found.systems} == {
         score.name: score.means for score in plain.systems
     }
-    assert runs_of(found, "combined") == runs_of(plain, "combined")
+    assert runs_of(found, "balanced") == runs_of(plain, "balanced")
 
 
 async def test_where_a_loop_runs_already_an_asynchronous_function_is_refused_with_the_way_out() -> (
@@ -116,7 +116,7 @@ async def test_where_a_loop_runs_already_an_asynchronous_function_is_refused_wit
     with pytest.raises(WrapError, match="to_thread"):
         compare(awaited, QUERIES, QRELS)
     found = await asyncio.to_thread(compare, awaited, QUERIES, QRELS)
-    assert runs_of(found, "raw") == expected()
+    assert runs_of(found, "off") == expected()
 
 
 def test_a_function_of_vectors_is_compared_with_what_embeds_for_it() -> None:
@@ -146,7 +146,7 @@ def test_a_function_of_vectors_is_compared_with_what_embeds_for_it() -> None:
         embed=embed,
         query_arg="vector",
     )
-    assert runs_of(found, "raw")["food"] == tuple(
+    assert runs_of(found, "off")["food"] == tuple(
         row["id"] for row in nearest(as_vector(QUERIES["food"]), 10)
     )
     assert found["rewrite"].llm_calls == 3
@@ -158,8 +158,8 @@ def test_a_wrapped_function_is_measured_as_it_is_and_under_every_system() -> Non
         {"transformationType": "rewrite"}, client=ScriptedModel(scripted)
     ).wrap(retrieve)
     found = compare(wrapped, QUERIES, QRELS, ["rules", "hyde"])
-    assert [score.name for score in found.systems] == ["raw", "rules", "hyde", "yours"]
-    assert runs_of(found, "raw") == expected()
+    assert [score.name for score in found.systems] == ["off", "rules", "hyde", "yours"]
+    assert runs_of(found, "off") == expected()
     kinds = {
         name: [it.kind for it in found[name].runs["food"].variants]
         for name in ("rules", "hyde", "yours")
@@ -182,11 +182,11 @@ def test_a_wrapped_method_is_measured_on_its_object() -> None:
             return [row for row in search(query, top_k) if row["id"] != self.only]
 
     found = compare(Index("food").find, QUERIES, QRELS, ["rules"])
-    assert [score.name for score in found.systems] == ["raw", "rules", "yours"]
-    assert runs_of(found, "raw") == {
+    assert [score.name for score in found.systems] == ["off", "rules", "yours"]
+    assert runs_of(found, "off") == {
         id_: tuple(it for it in ids if it != "food") for id_, ids in expected().items()
     }
-    assert [variant.kind for variant in found["raw"].runs["food"].variants] == ["original"]
+    assert [variant.kind for variant in found["off"].runs["food"].variants] == ["original"]
     assert found["yours"].llm_calls == 3
 
 
@@ -199,7 +199,7 @@ def test_raw_reranks_nothing_though_the_wrapped_function_does() -> None:
 
     wrapped = qtm.QueryMiddleware({"rerank": {"enabled": True}}, reranker=rerank).wrap(retrieve)
     found = compare(wrapped, QUERIES, QRELS, [])
-    assert runs_of(found, "raw") == expected()
+    assert runs_of(found, "off") == expected()
     assert runs_of(found, "yours") != expected()
     assert judged == list(QUERIES.values())
 
@@ -214,11 +214,11 @@ def test_a_question_with_a_history_is_asked_with_it() -> None:
         Question("food", "And what does he eat?", history),
         Question("unjudged", "And when?"),
     ]
-    found = compare(retrieve, questions, {"food": {"food": 1}}, ["combined"], client=model)
+    found = compare(retrieve, questions, {"food": {"food": 1}}, ["balanced"], client=model)
     assert found.questions == 1
     assert [prompt.history for prompt in model.prompts] == [history]
     # What leads a follow-up, which a question without a history is never searched by alone.
-    assert [variant.kind for variant in found["combined"].runs["food"].variants] == [
+    assert [variant.kind for variant in found["balanced"].runs["food"].variants] == [
         "original",
         "hyde",
     ]
@@ -251,7 +251,7 @@ def test_the_index_of_a_real_client_is_compared() -> None:
             QRELS,
         )
     assert runs_of(found, "rules") == runs_of(around, "rules")
-    assert {len(ids) for ids in runs_of(found, "raw").values()} == {len(PASSAGES)}
+    assert {len(ids) for ids in runs_of(found, "off").values()} == {len(PASSAGES)}
     assert found.notes == around.notes == ()
 
 
@@ -265,7 +265,7 @@ def test_own_arguments_and_no_top_k_go_to_the_function() -> None:
     compare(spaced, QUERIES, QRELS, [], arguments={"namespace": "dogs"}, top_k=None)
     assert asked == [{"namespace": "dogs", "top_k": 3}] * 3
     fixed = compare(lambda query: search(query, 2), QUERIES, QRELS, [])
-    assert runs_of(fixed, "raw") == expected(2)
+    assert runs_of(fixed, "off") == expected(2)
 
 
 def test_systems_may_be_settings_of_ones_own() -> None:
@@ -274,7 +274,7 @@ def test_systems_may_be_settings_of_ones_own() -> None:
         "heavy": {"keywordEvidence": {"weight": 0.9}},
     }
     found = compare(retrieve, QUERIES, QRELS, given)
-    assert [score.name for score in found.systems] == ["raw", "light", "heavy"]
+    assert [score.name for score in found.systems] == ["off", "light", "heavy"]
     assert given == {
         "light": {"keywordEvidence": {"weight": 0.1}},
         "heavy": {"keywordEvidence": {"weight": 0.9}},
@@ -283,12 +283,12 @@ def test_systems_may_be_settings_of_ones_own() -> None:
 
 def test_unknown_systems_are_refused_with_those_there_are() -> None:
     with pytest.raises(
-        ConfigError, match=r"there is no system 'bm25'; the systems are: raw; .*combined, auto"
+        ConfigError, match=r"there is no system 'bm25'; the systems are: off; .*auto"
     ) as caught:
         compare(retrieve, QUERIES, QRELS, ["bm25"])
     assert caught.value.allowed == "; ".join(SYSTEMS)
     assert [score.name for score in compare(retrieve, QUERIES, QRELS, "rules").systems] == [
-        "raw",
+        "off",
         "rules",
     ]
 
@@ -355,10 +355,10 @@ def test_queries_that_are_none_are_refused(queries: Any) -> None:
 def test_names_with_a_meaning_are_not_given_another() -> None:
     other = {"transformationType": "none"}
     wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
-    for fn, name in ((retrieve, "raw"), (wrapped, "raw"), (wrapped, "yours")):
+    for fn, name in ((retrieve, "off"), (wrapped, "off"), (wrapped, "yours")):
         with pytest.raises(ConfigError, match=f"the name '{name}' is reserved"):
             compare(fn, QUERIES, QRELS, {name: other})
-    assert compare(retrieve, QUERIES, QRELS, {"raw": SYSTEMS["raw"], "yours": other}).questions == 3
+    assert compare(retrieve, QUERIES, QRELS, {"off": SYSTEMS["off"], "yours": other}).questions == 3
 
 
 def test_options_that_a_wrapped_function_would_not_heed_are_refused() -> None:
@@ -390,7 +390,7 @@ def test_the_same_seed_is_the_same_outcome_and_nothing_given_is_changed() -> Non
 def test_every_step_is_told() -> None:
     told: list[tuple[str, int, int]] = []
     compare(retrieve, QUERIES, QRELS, ["rules"], progress=lambda *step: told.append(step))
-    assert told == [(name, done, 3) for name in ("raw", "rules") for done in (1, 2, 3)]
+    assert told == [(name, done, 3) for name in ("off", "rules") for done in (1, 2, 3)]
 
 
 # --- failures and ids -----------------------------------------------------------------------------
@@ -418,12 +418,12 @@ def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every
     # The second question as it is, and another of the first system's seven that are left.
     found = compare(failing_on(2, 9, 10), EIGHT, JUDGED, ["rules"])
     assert [(score.name, score.failed, len(score.runs)) for score in found.systems] == [
-        ("raw", 1, 6),
+        ("off", 1, 6),
         ("rules", 1, 6),
     ]
     assert found.notes == (
         (
-            "2 of 8 questions failed and are not counted: raw on 'q1' (TimeoutError: no answer from the "
+            "2 of 8 questions failed and are not counted: off on 'q1' (TimeoutError: no answer from the "
             "index); rules on 'q0' (TimeoutError: no answer from the index)."
         ),
     )
@@ -477,13 +477,13 @@ def test_passages_are_found_by_their_text_where_the_judgements_have_other_ids() 
         Question("c", QUERIES["food"], relevant_texts={"gold": "Another text of the same length."}),
     ]
     qrels = {question.id: {"gold": 1} for question in questions}
-    found = compare(retrieve, questions, qrels, [])["raw"].per_query.values["R@10"]
+    found = compare(retrieve, questions, qrels, [])["off"].per_query.values["R@10"]
     assert found == {"a": 1.0, "b": 1.0, "c": 0.0}
 
     def nameless(query: str, top_k: int = 4) -> list[str]:
         return [row["metadata"]["text"] for row in search(query, top_k)]
 
-    found = compare(nameless, questions[:1], {"a": {"gold": 1}}, [])["raw"].means
+    found = compare(nameless, questions[:1], {"a": {"gold": 1}}, [])["off"].means
     assert found["R@10"] == 1.0
 
 
@@ -493,4 +493,4 @@ def test_no_id_can_crash_the_measures_or_be_taken_for_another(odd: str) -> None:
     queries = {odd: "which?", f"{odd}x": "which?"}
     qrels = {odd: {f"{odd}2": 1}, f"{odd}x": {f"{odd}0": 1}}
     found = compare(lambda query, top_k=10: rows[:top_k], queries, qrels, [])
-    assert found["raw"].per_query.values["MRR@10"] == pytest.approx({odd: 1 / 3, f"{odd}x": 1.0})
+    assert found["off"].per_query.values["MRR@10"] == pytest.approx({odd: 1 / 3, f"{odd}x": 1.0})

@@ -40,7 +40,7 @@ def better(question: Question, *, cost_usd: float | None = 0.002) -> Run:
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    return measure({"raw": raw, "better": better}, DATA, baseline="raw", notes=["a note"], seed=3)
+    return measure({"off": raw, "better": better}, DATA, baseline="off", notes=["a note"], seed=3)
 
 
 def test_rates_are_shares_of_the_questions(found: Comparison) -> None:
@@ -53,11 +53,11 @@ def test_money_is_told_for_a_thousand_questions(found: Comparison) -> None:
     score = found["better"]
     assert score.cost_usd == pytest.approx(0.008)
     assert score.usd_per_thousand == pytest.approx(1.6)
-    assert found["raw"].usd_per_thousand == 0.0
+    assert found["off"].usd_per_thousand == 0.0
 
 
 def test_what_nobody_knows_the_price_of_has_none() -> None:
-    score = measure({"raw": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline="raw")[
+    score = measure({"off": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline="off")[
         "m"
     ]
     assert (score.cost_usd, score.usd_per_thousand) == (None, None)
@@ -68,7 +68,7 @@ def test_the_worst_questions_come_with_what_they_lost_the_worst_first(found: Com
     assert [id_ for id_, _ in worst] == ["e", "d"]
     assert worst[0][1] < worst[1][1] < 0
     assert found["better"].worst(1) == worst[:1]
-    assert found["raw"].worst() == []
+    assert found["off"].worst() == []
 
 
 def test_the_outcome_is_plain_data_that_names_what_it_was_measured_on(found: Comparison) -> None:

@@ -27,7 +27,7 @@ from tests.support.answering_service import rank_by_words
 from tests.support.judging_world import judge_of, shown
 
 WORDS = {
-    "raw": "No idea.",
+    "off": "No idea.",
     "rules": "It is {}, and the vet said so in May.",
     "rewrite": "It is {}, says the vet.",
 }
@@ -85,14 +85,14 @@ def test_systems_are_ranked_by_both_orders_and_the_judges_words_are_kept() -> No
     assert [(it.system, it.rank, it.firsts, it.questions) for it in ranked.standings] == [
         ("rules", 1, 8, 8),
         ("rewrite", 2, 0, 8),
-        ("raw", 3, 0, 8),
+        ("off", 3, 0, 8),
     ]
     first, second = ranked.questions[0].reasons
     assert first.order == second.order[::-1]
     assert first.order["ABC".index(first.text[0])] == "rules"
     assert ranked.questions[0].standings[0].strengths == ("full", "full")
     assert ranked.summary() == (
-        "Ranked by judge-1 on 8 questions: rules > rewrite > raw. Ahead of raw by more than chance:"
+        "Ranked by judge-1 on 8 questions: rules > rewrite > off. Ahead of off by more than chance:"
         " rules, rewrite."
     )
     assert len(model.prompts) == 2 * len(QUESTIONS)
@@ -133,10 +133,10 @@ def test_equal_answers_share_a_place_and_are_shown_once() -> None:
         ("rules", 1),
         ("stepback", 1),
         ("rewrite", 3),
-        ("raw", 4),
+        ("off", 4),
     ]
     assert {len(letters(prompt)) for prompt in model.prompts} == {3}
-    equal = rank(QUESTIONS[:1], {"raw": ANSWERS["raw"], "again": ANSWERS["raw"]}, model)
+    equal = rank(QUESTIONS[:1], {"off": ANSWERS["off"], "again": ANSWERS["off"]}, model)
     assert [it.rank for it in equal.standings] == [1, 1]
     assert len(model.prompts) == 2
 

@@ -248,7 +248,7 @@ def test_a_baseline_is_read_from_what_a_comparison_writes(tmp_path: Path) -> Non
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         file.write_text(json.dumps(plain(model="m")), encoding=encoding)
         read = Baseline.read(file)
-        assert read.values[PRIMARY] == {"raw": {"a": 0.5, "b": 0.5}, "rules": {"a": 0.6, "b": 0.5}}
+        assert read.values[PRIMARY] == {"off": {"a": 0.5, "b": 0.5}, "rules": {"a": 0.6, "b": 0.5}}
         assert (read.fingerprints, read.model, read.version) == (DATA.fingerprints, "m", "0.1.0")
 
 
@@ -268,7 +268,7 @@ Break = Callable[[Path], object]
         (lambda file: file.write_text('"text"'), "must hold what qtm bench --json prints"),
         (lambda file: file.write_text('{"systems": []}'), "must hold what qtm bench --json prints"),
         (
-            lambda file: file.write_text(json.dumps({"systems": [{"name": "raw", "means": {}}]})),
+            lambda file: file.write_text(json.dumps({"systems": [{"name": "off", "means": {}}]})),
             "must hold what",
         ),
         (lambda file: file.write_text(json.dumps(plain(systems=None))), "must hold what qtm bench"),
@@ -283,7 +283,7 @@ Break = Callable[[Path], object]
         (lambda file: file.write_text(json.dumps(plain(systems=[]))), "must hold judged questions"),
         (
             lambda file: file.write_text(
-                json.dumps(plain(systems=[{"name": "raw", "perQuery": {PRIMARY: {}}}]))
+                json.dumps(plain(systems=[{"name": "off", "perQuery": {PRIMARY: {}}}]))
             ),
             "must hold judged questions",
         ),
@@ -308,7 +308,7 @@ def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(
 def test_a_value_that_no_measure_has_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="must hold what qtm bench --json prints"):
         Baseline.from_report(
-            plain(systems=[{"name": "raw", "perQuery": {PRIMARY: {"a": value}}}]), "base.json"
+            plain(systems=[{"name": "off", "perQuery": {PRIMARY: {"a": value}}}]), "base.json"
         )
 
 
@@ -370,14 +370,14 @@ def test_other_data_is_refused_and_named(data: Dataset, said: str) -> None:
 def test_that_no_system_is_in_both_is_refused() -> None:
     baseline = Baseline.from_report(plain(), "base.json")
     baseline.check_systems(["mine", "rules"], Rule())
-    with pytest.raises(ConfigError, match="must hold one of the systems mine, not raw and rules"):
+    with pytest.raises(ConfigError, match="must hold one of the systems mine, not off and rules"):
         baseline.check_systems(["mine"], Rule())
 
 
 def test_a_measure_that_was_not_taken_is_refused() -> None:
     baseline, rule = Baseline.from_report(plain(), "base.json"), Rule.parse("r@10 -0.1")
     with pytest.raises(ConfigError, match="has no R@10; write it with"):
-        baseline.check_systems(["raw"], rule)
+        baseline.check_systems(["off"], rule)
 
 
 def test_questions_that_this_run_does_not_have_are_refused_and_not_taken_for_failed_ones() -> None:
@@ -404,7 +404,7 @@ def many(gain: float, count: int = 40) -> dict[str, float]:
 
 
 def gate(before: Mapping[str, float], after: Mapping[str, float], **known: Any) -> GateResult:
-    """The gate of a system ``rules`` that gained *before* over raw, and now gains *after*."""
+    """The gate of a system ``rules`` that gained *before* over off, and now gains *after*."""
     old = {**comparison(score("rules", before), score("old", before)).to_dict(), **known}
     now = comparison(score("rules", after), score("new", after))
     return compare_with_baseline(
@@ -416,7 +416,7 @@ def gate(before: Mapping[str, float], after: Mapping[str, float], **known: Any) 
 
 def test_the_systems_in_both_are_compared_and_the_others_named() -> None:
     found = gate(many(0.2), many(0.1))
-    assert [change.name for change in found.changes] == ["raw", "rules"]
+    assert [change.name for change in found.changes] == ["off", "rules"]
     assert (found.verdict, found.missing, found.new, found.question_count) == (
         "worse",
         ("old",),
@@ -440,7 +440,7 @@ def test_settings_that_changed_are_told() -> None:
         {**comparison(score("rules", many(0.1))).to_dict(), "settingsHash": {"rules": "x"}},
         "b.json",
     )
-    new = replace(comparison(score("rules", many(0.1))), settings={"raw": "r", "rules": "y"})
+    new = replace(comparison(score("rules", many(0.1))), settings={"off": "r", "rules": "y"})
     assert compare_with_baseline(old, new).notes == ("The settings of rules changed.",)
 
 

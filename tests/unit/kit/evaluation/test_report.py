@@ -45,7 +45,7 @@ def test_the_verdict_names_the_best_its_price_what_is_free_and_what_may_be_as_go
     best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
     assert verdict(comparison(best, score("rules", GAINS))) == (
         "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
-        "“combined” gains 20.0 points of nDCG@10 over “raw” (95% interval +18.0 to +22.0). It adds 1.2 s (median) "
+        "“combined” gains 20.0 points of nDCG@10 over “off” (95% interval +18.0 to +22.0). It adds 1.2 s (median) "
         "and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
         "Without a model, “rules” gains +5.0 [+3.0, +7.0]. "
         "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance (p = .25)."
@@ -59,7 +59,7 @@ def test_what_is_gained_further_down_is_told_where_no_more_questions_have_it_fir
         "the right passage comes first for 0, as before. “rules” gains 2.0"
     )
     found = comparison(score("rules", {"q1": 0.05, "q2": 0.0}))
-    base = replace(found["raw"], per_query=PerQuery({"MRR@10": {"q1": 1.0, "q2": 0.5}}))
+    base = replace(found["off"], per_query=PerQuery({"MRR@10": {"q1": 1.0, "q2": 0.5}}))
     assert "none gets worse; the right passage comes first for 0 instead of 1." in verdict(
         replace(found, systems=(base, *found.challengers))
     )
@@ -95,7 +95,7 @@ def test_what_may_be_chance_does_not_win_and_the_reason_is_told_beside_an_interv
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     found = comparison(replace(score("lucky", GAINS), difference=chance), worse)
     assert verdict(found) == (
-        "No system is clearly better than “raw”, which has the right passage first for 0 of 4 questions. On these 4 "
+        "No system is clearly better than “off”, which has the right passage first for 0 of 4 questions. On these 4 "
         "questions the largest gain, 5.0 points of nDCG@10 by “lucky” (95% interval +3.0 to +7.0), may be chance "
         "(p = .18 after correction for 2 comparisons), and “worse” is significantly worse. With so few questions, "
         "only a large difference can be seen."
@@ -122,7 +122,7 @@ def test_the_verdict_knows_when_there_is_nothing_to_tell() -> None:
     same = comparison(score("same", equal), score("too", equal))
     assert "no system gained anything" in verdict(same)
     assert verdict(comparison()) == (
-        "“raw” has the right passage first for 0 of 1 question. "
+        "“off” has the right passage first for 0 of 1 question. "
         "Only the baseline was measured, so there is nothing to compare it with."
     )
 
@@ -202,9 +202,9 @@ def test_the_comparison_with_a_baseline_comes_first_and_names_what_lost_most() -
 def test_a_ranking_is_reported_with_answers_marks_and_reasons() -> None:
     side = ranked_side_by_side()
     report = report_ranking(side)
-    assert report.headline.startswith("“rewrite” gives the best answer to 6 of 6 questions, “raw”")
+    assert report.headline.startswith("“rewrite” gives the best answer to 6 of 6 questions, “off”")
     text = report.to_markdown()
-    for said in ("## How the systems rank", "before raw", "Ideal answer:", "+ full", "Reasons:"):
+    for said in ("## How the systems rank", "before off", "Ideal answer:", "+ full", "Reasons:"):
         assert said in text
     with pytest.raises(ConfigError, match="needs a question with an ideal answer"):
         report_ranking(SideBySide(side.questions))

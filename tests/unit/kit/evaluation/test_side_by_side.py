@@ -31,8 +31,8 @@ QUESTION = "Does Jaco have any health concerns?"
 def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
     found = ask_systems(search, QUESTION, client=ScriptedModel(script), top_k=3)
     (row,) = found.questions
-    transforms = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
-    assert [one.system for one in row.systems] == ["raw", "rules", *transforms]
+    transforms = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "balanced"]
+    assert [one.system for one in row.systems] == ["off", "rules", *transforms]
     assert all(
         len(one.matches) == 3 and one.seconds > 0 and one.answer is None for one in row.systems
     )
@@ -41,7 +41,7 @@ def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
         0,
         *[1] * 7,
     ]
-    assert [match.id for match in row["raw"].matches] == [
+    assert [match.id for match in row["off"].matches] == [
         record["id"] for record in search(QUESTION, 3)
     ]
     assert found.ranked is None
@@ -52,7 +52,7 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_a_failed_judge_takes_no
     found = ask_systems(search, QUESTION, ["rewrite"], client=model, reference="No.", top_k=4)
     ranking = found.ranking(found.questions[0].question)
     assert ranking is not None
-    assert {it.system for it in ranking.standings} == {"raw", "rewrite"}
+    assert {it.system for it in ranking.standings} == {"off", "rewrite"}
 
     def broken(prompt: Prompt) -> Any:
         if prompt.mode == "answer":
@@ -81,7 +81,7 @@ def test_a_model_that_fails_leaves_that_systems_error_and_what_it_found() -> Non
 def test_a_wrapped_function_can_be_put_beside_its_own_settings() -> None:
     wrapped = qtm.QueryMiddleware({"keywordEvidence": {"weight": 0.9}}).wrap(search)
     (row,) = ask_systems(wrapped, QUESTION, ["yours", "rules"], top_k=4).questions
-    assert [one.system for one in row.systems] == ["raw", "yours", "rules"]
+    assert [one.system for one in row.systems] == ["off", "yours", "rules"]
 
 
 def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
@@ -114,7 +114,7 @@ def test_a_named_system_is_the_same_around_a_function_of_other_settings(
         if one.answer
     }
     assert calls == {
-        "raw": 1,
+        "off": 1,
         "rules": 1,
         "rewrite": 2,
         "decompose": 2,

@@ -38,14 +38,14 @@ def test_the_free_ones_ask_no_model_and_the_usual_ones_need_no_store_of_ours() -
 
 
 def test_the_baseline_comes_first_and_every_system_once() -> None:
-    assert list(chosen(["rules", "hyde", "raw", "rules"])) == ["raw", "rules", "hyde"]
-    assert list(chosen([])) == ["raw"]
+    assert list(chosen(["rules", "hyde", "off", "rules"])) == ["off", "rules", "hyde"]
+    assert list(chosen([])) == ["off"]
 
 
 def test_an_unknown_system_is_refused_with_those_there_are() -> None:
     for ask in (lambda: chosen(["rules", "Rules"]), lambda: asks_a_model("Rules")):
         with pytest.raises(
             ConfigError,
-            match="there is no system 'Rules'; the systems are: raw; preprocessed as text; rules",
+            match="there is no system 'Rules'; the systems are: off; preprocessed as text; rules",
         ):
             ask()

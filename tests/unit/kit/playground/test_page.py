@@ -114,7 +114,7 @@ def test_names_notes_examples_and_turns_are_texts() -> None:
 
 
 def test_every_tier_says_what_moved_why_and_what_it_cost() -> None:
-    names = ("raw", "rules", "rewrite", "stepback", "decompose", "combined")
+    names = ("off", "rules", "rewrite", "stepback", "decompose", "balanced")
     page = write(app.search, tiers=names)
     assert re.findall(r'<article .*data-tier="(\w+)"', page) == [*names]
     for text in (
@@ -129,10 +129,10 @@ def test_every_tier_says_what_moved_why_and_what_it_cost() -> None:
 
 
 def test_each_row_has_its_ranks_and_the_reason_of_explain_movement() -> None:
-    page = write(app.search, tiers=("raw", "decompose"))
+    page = write(app.search, tiers=("off", "decompose"))
     article = page[page.index('data-tier="decompose"') :]
     tiers = Tiers(app.search).all
-    before, found = (tiers[name].function.retrieve(QUERY) for name in ("raw", "decompose"))
+    before, found = (tiers[name].function.retrieve(QUERY) for name in ("off", "decompose"))
     moved = explain_movement(found, before.matches)
     expected = [*moved.passages, *moved.dropped]
     rows = re.findall(r'<li class="row.*?</li>', article, re.DOTALL)
@@ -176,7 +176,7 @@ def test_a_long_passage_is_cut() -> None:
             app.down,
             [
                 "transform.combined: unavailable (the service is down)",
-                "rules and combined give the plain list. Nobody judged which passage answers.",
+                "rules and balanced give the plain list. Nobody judged which passage answers.",
                 "The model gave nothing usable to 1 tier.",
             ],
         ),
@@ -195,7 +195,7 @@ def test_the_language_of_a_misspelt_question_is_that_of_the_models_text() -> Non
         for at, text in enumerate(("A cat.", "A dog.", "After the payment is declined, we try it."))
     ]
     wrapped = qtm.QueryMiddleware(client=ScriptedModel(reply)).wrap(lambda query, top_k=3: rows)
-    page = write(wrapped, "paymant declind agen", tiers=("raw", "rewrite"))
+    page = write(wrapped, "paymant declind agen", tiers=("off", "rewrite"))
     marked = set(re.findall(r'<mark class="model">(.*?)</mark>', page.partition("<footer>")[0]))
     assert marked == {"payment", "declined", "try"}
 
@@ -305,13 +305,13 @@ def read_verdict(page: str) -> list[tuple[str, ...]]:
 def test_the_verdict_has_place_time_calls_and_dollars_of_every_tier() -> None:
     page = write(wrap_list(*TEXTS), questions=[ASKED], qrels={"q": {"a": 1}})
     plain, rules = read_verdict(page)
-    assert plain[:3] == ("none", "raw", "1st")
+    assert plain[:3] == ("none", "off", "1st")
     assert rules[:3] == ("worse", "rules", "2nd ▼, worse than the plain list")
     assert re.fullmatch(r"[\d.]+ m?s", plain[3])
     assert re.fullmatch(r"\+[\d.]+ m?s", rules[3])
     assert plain[4:] == rules[4:] == ("0", "$0.00")
     combined = read_verdict(write(app.search))[-1]
-    assert (combined[0], combined[1], combined[4]) == ("none", "combined", "1")
+    assert (combined[0], combined[1], combined[4]) == ("none", "balanced", "1")
     # The answer is marked in both lists.
     assert page.count("★ answer") == 2
 

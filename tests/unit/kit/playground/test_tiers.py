@@ -28,7 +28,7 @@ def ask(fn: Any, *names: str, question: str = QUERY, **settings: Any) -> dict[st
 
 def test_the_plain_list_is_asked_beside_the_rules_and_what_asks_a_model() -> None:
     answers = ask(Tiers(app.search, has_own_tier=True))
-    assert list(answers) == ["raw", "rules", "combined", "yours"]
+    assert list(answers) == ["off", "rules", "balanced", "yours"]
     assert all(answer.retrieval is not None for answer in answers.values())
 
 
@@ -46,14 +46,14 @@ def test_every_tier_of_the_documentation_can_be_asked() -> None:
 
 def test_tiers_without_a_recorded_reply_are_not_asked() -> None:
     tiers = Tiers(app.search, has_recorded_reply=lambda question, history: question == QUERY)
-    assert list(ask(tiers, "raw", "combined", question="Who?")) == ["raw"]
-    assert list(ask(tiers, "raw", "combined")) == ["raw", "combined"]
+    assert list(ask(tiers, "off", "balanced", question="Who?")) == ["off"]
+    assert list(ask(tiers, "off", "balanced")) == ["off", "balanced"]
 
 
 def test_without_a_model_the_free_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "QTM_LLM_BASE_URL", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    assert list(ask(qtm.QueryMiddleware().wrap(app.plain))) == ["raw", "rules"]
+    assert list(ask(qtm.QueryMiddleware().wrap(app.plain))) == ["off", "rules"]
 
 
 @pytest.mark.parametrize("examples", [(), (Question("1", "What does Jaco eat?"),)])
@@ -85,7 +85,7 @@ def test_the_same_question_gives_the_same_result_whatever_was_asked_before(
 def test_a_model_that_is_down_degrades_its_own_tiers_alone() -> None:
     answers = ask(app.down)
     statuses = {name: it.retrieval.status for name, it in answers.items() if it.retrieval}
-    assert statuses == {"raw": "full", "rules": "full", "combined": "degraded"}
+    assert statuses == {"off": "full", "rules": "full", "balanced": "degraded"}
     assert {len(answer.matches) for answer in answers.values()} == {4}
 
 
@@ -100,8 +100,8 @@ def test_a_model_that_is_down_degrades_its_own_tiers_alone() -> None:
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
 def test_a_function_that_fails_is_asked_once(fn: Any, error: str) -> None:
     answers = ask(Tiers(fn, timeout_seconds=0.3))
-    assert list(answers) == ["raw"]
-    assert str(answers["raw"].error).startswith(error)
+    assert list(answers) == ["off"]
+    assert str(answers["off"].error).startswith(error)
 
 
 def test_weights_and_numbers_count_for_this_question_alone() -> None:
@@ -109,7 +109,7 @@ def test_weights_and_numbers_count_for_this_question_alone() -> None:
     found = []
     changes: list[dict[str, Any]] = [{}, {"fusion.weights.rewrite": 2.5, "topK": 2}, {}]
     for settings in changes:
-        retrieval = ask(tiers, "raw", "rewrite", **settings)["rewrite"].retrieval
+        retrieval = ask(tiers, "off", "rewrite", **settings)["rewrite"].retrieval
         assert retrieval is not None
         (weight,) = [it.weight for it in retrieval.variants if it.kind == "rewrite"]
         found.append((weight, len(retrieval.matches)))
@@ -127,17 +127,17 @@ def test_weights_and_numbers_count_for_this_question_alone() -> None:
 )
 def test_settings_that_are_not_valid_are_an_error(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key):
-        ask(app.search, "raw", **{key: value})
+        ask(app.search, "off", **{key: value})
 
 
-@pytest.mark.parametrize("name", ["raw", "rules", "combined", "decompose"])
+@pytest.mark.parametrize("name", ["off", "rules", "balanced", "decompose"])
 def test_the_config_of_a_tier_gives_its_result(name: str) -> None:
     tiers = Tiers(app.search)
     settings: dict[str, Any] = {"keywordEvidence.weight": 0.7, "topK": 3}
     config = tiers.build_config(name, PageState(settings=settings))
     model = ScriptedModel(scripted)
     found = qtm.QueryMiddleware(config, client=model).wrap(app.plain).retrieve(QUERY, 3)
-    shown = ask(tiers, "raw", name, **settings)[name]
+    shown = ask(tiers, "off", name, **settings)[name]
     assert [(it.id, it.fused_score) for it in found.matches] == [
         (it.id, it.fused_score) for it in shown.matches
     ]
