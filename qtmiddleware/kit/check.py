@@ -81,6 +81,7 @@ _MODEL_FIXES: Final = {
     "timeout": "choose a faster transformationModel, or check the network to the service",
     "unavailable": "start the service, or correct its address (llm.baseUrl or QTM_LLM_BASE_URL)",
     "over_budget": "raise budget.*",
+    "off_topic": "choose a stronger transformationModel",
 }
 _NAME_FIELD: Final = "if a field holds them, name the field in keywordEvidence.fields.{}"
 _DIRECTIONS: Final = {
@@ -222,7 +223,7 @@ class _CheckRun:
     """Performs one check. The methods are in the order in which they run."""
 
     def __init__(self, search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.function = search.__wrapped__
+        self.function, self.checked = search.__wrapped__, search.middleware
         layers = [kwargs.pop("qtm_config", None)]
         if "config" not in read_parameters_of_any(self.function):
             layers.insert(0, kwargs.pop("config", None))
@@ -612,6 +613,8 @@ class _CheckRun:
             trace.input_tokens + trace.output_tokens,
         )
         granted = round(1e3 * self.settings.limits.model_seconds)
+        # The check's own middleware has seen too few replies.
+        relevance = self.checked.engine.model.relevance
         state, fix = OK, ""
         text = f"{name} replied in {ms:,.0f} ms" + (f", {tokens} tokens" if tokens else "")
         if failed and not written:
@@ -622,6 +625,10 @@ class _CheckRun:
             reason = trace.decision.reason.replace("_", " ") if trace.decision else ""
             state, fix = OFF, "check with another question"
             text = f"{name} is not called for this kind of question ({reason})"
+        elif relevance.is_low:
+            state, fix = PROBLEM, _MODEL_FIXES["off_topic"]
+            text += f"; its latest replies keep {relevance.mean:.0%} of their questions' words, so"
+            text += " its texts are not used"
         elif ms > granted:
             state, text = PROBLEM, f"{text}; the limit is {granted} ms"
             fix = "raise limits.llmTimeoutMs and limits.deadlineMs, or choose a faster model"

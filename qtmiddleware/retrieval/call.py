@@ -17,6 +17,7 @@ from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
+from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Model(Protocol):
     """What a call needs to know of the model that transforms its question."""
 
     name: str
+    relevance: ReplyRelevance
 
     def find_blocking_error(self) -> ModelError | None:
         """Return the error that a model call would raise now; ``None`` if it may be called."""

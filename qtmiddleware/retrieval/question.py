@@ -35,6 +35,7 @@ class Question:
         query: The text that the current round asks about: the user's query in the first round, and
             the standalone form of this query in the second round.
         prompts: The prompts of the current round.
+        transformation: The texts of all replies that could be read.
         reply_degradations: The failed calls and unusable replies.
     """
 
@@ -44,10 +45,10 @@ class Question:
         "_history",
         "_is_last_round",
         "_settings",
-        "_transformation",
         "prompts",
         "query",
         "reply_degradations",
+        "transformation",
     )
 
     def __init__(
@@ -75,7 +76,7 @@ class Question:
         self._history = history
         self._settings = settings
         self._glossary_terms = tuple(glossary_terms)
-        self._transformation = NOTHING
+        self.transformation = NOTHING
         self._is_last_round = not (history and settings.transformation_type == "all")
         self.prompts = self._add_date_anchors(
             build_prompts(settings, query, history, glossary_terms)
@@ -123,13 +124,13 @@ class Question:
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
         # The prompts of a round are asked at the same time, so the slowest reply counts.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
-        self._transformation = merge_transformations([self._transformation, *transformations])
+        self.transformation = merge_transformations([self.transformation, *transformations])
         if self._is_last_round:
             return False
         # The first round returned the standalone form. The second round asks about this form, and
         # needs no history.
         self._is_last_round = True
-        self.query = self._transformation.standalone or self.query
+        self.query = self.transformation.standalone or self.query
         self.prompts = self._add_date_anchors(
             build_prompts(self._settings, self.query, (), self._glossary_terms)
         )
@@ -181,7 +182,7 @@ class Question:
             protected_spans: The required parts of the query, such as numbers and names.
             language: The code of the query's language, or ``auto``.
         """
-        transformation = self._transformation
+        transformation = self.transformation
         if transformation.is_empty or not self._settings.llm.guard:
             return transformation
         reference = original_query

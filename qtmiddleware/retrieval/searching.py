@@ -213,9 +213,15 @@ class Found:
 async def search_texts(plan: Plan, services: Services) -> Found:
     """Choose variants of the model's texts in *plan*, search them, and return what they brought.
 
-    If fewer searches succeed than ``fusion.minSuccesses``, the variants count for nothing.
+    The texts count for nothing if the model's latest replies were off topic, and the variants if
+    fewer searches succeed than ``fusion.minSuccesses``.
     """
     call, settings, trace, transformation = plan.call, plan.settings, plan.trace, plan.texts
+    relevance = None if call.model is None else call.model.relevance
+    if relevance is not None and relevance.is_low and not transformation.is_empty:
+        detail = f"the model's latest replies keep {relevance.mean:.0%} of their questions' words"
+        plan.degradations.append(Degradation("transform", "off_topic", detail))
+        transformation = NOTHING
     if not plan.is_follow_up and transformation.standalone:
         transformation = replace(transformation, standalone=None)
     question_keywords = find_question_keywords(plan.query, transformation, settings)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from qtmiddleware.catalogue import NOTHING
+from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
+from qtmiddleware.retrieval.confidence import measure_leading_coverage
 from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.runtime.single_flight import Role
@@ -137,6 +138,7 @@ class TransformStage:
                 and not llm_deadline.passed
             )
         plan = self._plan
+        self._record_relevance()
         transformation = self._question.repair_or_drop_texts(
             self._call.original, plan.find_protected_spans(), plan.query.language or "auto"
         )
@@ -153,6 +155,22 @@ class TransformStage:
                     self._degradations,
                 )
         return transformation, degradations
+
+    def _record_relevance(self) -> None:
+        """Remember which fraction of the question's words the model's texts keep.
+
+        A broader question or a hypothetical passage alone may use other words. So may the texts of
+        a conversation, whose topic is in earlier messages.
+        """
+        plan, model, written = self._plan, self._call.model, self._question.transformation
+        if model is None or plan.is_follow_up:
+            return
+        if written.rewrite or written.sub_queries or written.paraphrases:
+            texts = [text for name in TEXT_FIELDS for text in written.texts(name)]
+            query = plan.query
+            kept = measure_leading_coverage(query.keywords, [" ".join(texts)], query.language)
+            if kept is not None:
+                model.relevance.record(kept)
 
     async def _read_from_shared_cache(
         self, services: Services, llm_deadline: Deadline

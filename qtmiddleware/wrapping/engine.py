@@ -32,6 +32,7 @@ from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation
+from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
@@ -282,11 +283,14 @@ class Engine:
             lambda: make_language_model(clients or self._client, settings),
         )
         limits = settings.breaker.failures, settings.breaker.seconds
-        # One circuit breaker per service, key and model.
+        # One circuit breaker per service, key and model, and one memory of its replies.
         breaker = self._share(
             ("breaker", inner.name, account), lambda: Breaker(*limits, name=inner.name)
         )
-        return GovernedModel(inner, replace(settings, limits=self._limits), breaker)
+        relevance = self._share(("relevance", inner.name, account), ReplyRelevance)
+        return GovernedModel(
+            inner, replace(settings, limits=self._limits), breaker, relevance=relevance
+        )
 
     def apply_limits(self) -> None:
         """Let the cache and the circuit breakers keep to the limits in the settings."""

@@ -22,6 +22,8 @@ class ModelHealth:
         failures: the number of most recent calls in a row that failed or were late.
         allowed_failures: how many failures in a row open the breaker; 0 if it never opens.
         retry_in: seconds until the model may be called again; 0 if it may be called now.
+        kept: the mean fraction of their questions' words that the latest replies keep; ``None``
+            before 20 replies. Below 0.5, the replies are not used.
     """
 
     name: str
@@ -30,6 +32,7 @@ class ModelHealth:
     failures: int
     allowed_failures: int
     retry_in: float
+    kept: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ def read_health(engine: Engine) -> Health:
     rate = hits / (hits + misses) if hits + misses else None
     calls, tokens, usd = engine.model.meter.spent()
     model, chat_model = (
-        ModelHealth(model.name, engine.has_model, *model.breaker.report())
+        ModelHealth(model.name, engine.has_model, *model.breaker.report(), model.relevance.mean)
         for model in (engine.model, engine.chat_model)
     )
     return Health(

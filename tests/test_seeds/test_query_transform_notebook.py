@@ -499,7 +499,7 @@ def test_without_any_passage_no_answer_is_made_up() -> None:
 
 # Answers compared
 
-SYSTEMS: Final = ("raw", "rewrite", "stepback", "decompose")
+SYSTEMS: Final = ("off", "rewrite", "stepback", "decompose")
 
 
 def compare(folder: Path, service: Service, authority: str | None, *arguments: str) -> Ended:
@@ -533,7 +533,7 @@ def test_a_file_of_questions_and_ideal_answers_is_read_as_it_is(judged: Mapping[
 def test_every_technique_answers_side_by_side(judged: Mapping[str, Any]) -> None:
     answers = {row["system"]: row["answer"] for row in judged["systems"]}
     assert answers == {
-        "raw": SHORT,
+        "off": SHORT,
         "rewrite": f"{SHORT} {FACTS[2]} [2].",
         "stepback": SHORT,
         "decompose": f"{SHORT} {FACTS[2]} [2]. {FACTS[3]} [2].",
@@ -550,20 +550,20 @@ def test_each_answer_is_scored_from_1_to_10_on_accuracy_completeness_and_relevan
         assert all(1 <= score <= 10 for score in verdict["scores"].values())
     assert verdicts["decompose"]["scores"]["accuracy"] == 10
     assert verdicts["rewrite"]["scores"]["accuracy"] == 7
-    assert verdicts["raw"]["scores"]["accuracy"] == 4
+    assert verdicts["off"]["scores"]["accuracy"] == 4
 
 
 def test_each_answer_has_strengths_and_weaknesses(judged: Mapping[str, Any]) -> None:
     verdicts = verdicts_of(judged)
     assert set(verdicts["decompose"]["strengths"]) == {"right on 3 points"}
-    assert set(verdicts["raw"]["weaknesses"]) == {"leaves out 2 points"}
+    assert set(verdicts["off"]["weaknesses"]) == {"leaves out 2 points"}
 
 
 def test_the_techniques_are_ranked_and_the_reason_is_told(judged: Mapping[str, Any]) -> None:
     assert {name: verdict["rank"] for name, verdict in verdicts_of(judged).items()} == {
         "decompose": 1,
         "rewrite": 2,
-        "raw": 3,
+        "off": 3,
         "stepback": 3,
     }
     assert {reason["text"] for reason in judged["ranking"]["reasons"]} == {"It names most causes."}
@@ -581,7 +581,7 @@ def test_one_question_with_its_reference_is_judged_for_people_to_read(
         "It names most causes.",
     ):
         assert told in ended.out
-    assert "decompose > rewrite > raw = stepback" in ended.out
+    assert "decompose > rewrite > off = stepback" in ended.out
     assert f"{SHORT} {FACTS[2]} [2]. {FACTS[3]} [2]." in ended.out
 
 

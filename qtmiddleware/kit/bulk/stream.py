@@ -170,6 +170,7 @@ class _PacedModel:
 
     def __init__(self, inner: GovernedModel, pace: Pace, call_seconds: float) -> None:
         self.name, self.provider, self.server = inner.name, inner.provider, inner.server
+        self.relevance = inner.relevance
         self.replies: list[Reply] = []
         self._inner, self._pace, self._call_seconds = inner, pace, call_seconds
 

@@ -15,6 +15,7 @@ from qtmiddleware.providers.errors import convert_function_error, require_second
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Attempt, Breaker
+from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.runtime.threads import Overloaded
 from qtmiddleware.types import Deadline
 
@@ -65,6 +66,7 @@ class GovernedModel:
         breaker: Breaker,
         *,
         meter: Meter = METER,
+        relevance: ReplyRelevance | None = None,
     ) -> None:
         self.inner = inner
         self.name = inner.name
@@ -77,6 +79,8 @@ class GovernedModel:
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter
+        self.relevance = relevance or ReplyRelevance()
+        """How much of their questions the latest replies keep."""
         self._max_tokens = settings.llm.max_tokens
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.

@@ -28,7 +28,7 @@ def retrieve(fn: Any, settings: Any, query: str = QUERY, top_k: int = 4) -> Retr
 
 def move(settings: Any, fn: Any = search, **given: Any) -> tuple[Retrieval, Movements]:
     found = retrieve(fn, settings, **given)
-    return found, explain_movement(found, retrieve(fn, SYSTEMS["raw"], **given).matches)
+    return found, explain_movement(found, retrieve(fn, SYSTEMS["off"], **given).matches)
 
 
 def test_each_passage_is_told_with_the_searches_that_found_it_and_the_words_it_holds() -> None:
@@ -79,7 +79,7 @@ def test_a_reranker_s_place_is_told_and_named_where_it_decides() -> None:
 
     wrapped = qtm.QueryMiddleware({"rerank": {"enabled": True}}, reranker=prefer_cats).wrap(search)
     moved = explain_movement(
-        wrapped.retrieve(QUERY, top_k=4), retrieve(search, SYSTEMS["raw"]).matches
+        wrapped.retrieve(QUERY, top_k=4), retrieve(search, SYSTEMS["off"]).matches
     )
     first = moved.passages[0]
     assert (first.match.id, first.before, first.reranked_place, first.rerank_score) == (
@@ -102,7 +102,7 @@ def test_without_a_plain_list_the_question_s_own_stands_in() -> None:
 
 
 def test_what_nothing_was_done_with_stays_where_it_is() -> None:
-    plain = retrieve(search, SYSTEMS["raw"])
+    plain = retrieve(search, SYSTEMS["off"])
     assert [it.why for it in explain_movement(plain, plain.matches).passages] == [
         "stays 1st", "stays 2nd", "stays 3rd", "stays 4th"
     ]  # fmt: skip
@@ -162,7 +162,7 @@ def test_whatever_is_found_every_passage_of_both_lists_is_told_once(
         "fusion": {"method": method},
     }
     found = retrieve(ask, settings, top_k=3)
-    plain = retrieve(ask, SYSTEMS["raw"], top_k=3).matches
+    plain = retrieve(ask, SYSTEMS["off"], top_k=3).matches
     for moved in (explain_movement(found, plain), explain_movement(found)):
         assert [it.place for it in moved.passages] == list(range(1, len(found.matches) + 1))
         assert all(it.why for it in (*moved.passages, *moved.dropped))
