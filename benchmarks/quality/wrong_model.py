@@ -88,6 +88,7 @@ CORRUPTIONS: Final[Mapping[str, Callable[[Case], str]]] = {
     "reply to another question, every second one": lambda case: _write(
         case.other if case.number % 2 else case.own
     ),
+    "reply to another question": lambda case: _write(case.other),
     f"cut off at {KEPT_OF_CUT:.0%}": _cut,
     "says nothing": _say_nothing,
 }
@@ -162,10 +163,13 @@ def _pair(questions: Sequence[Question], recorded: Mapping[str, Record]) -> list
 def _answer_from(
     replies: Replies, one: Prepared, settings: Mapping[str, Any]
 ) -> Callable[[Question], Run]:
-    """A system whose model says these *replies*."""
+    """A system whose model says these *replies*, and is judged by those it has given."""
+    reply = ""
+    system = one.asking(ScriptedModel(lambda _: reply)).with_settings(settings)
 
     def answer(question: Question) -> Run:
-        system = one.asking(ScriptedModel(replies[question.id])).with_settings(settings)
+        nonlocal reply
+        reply = replies[question.id]
         return run_of(system.retrieve(question))
 
     return answer
