@@ -23,6 +23,7 @@ def main() -> None:
     from benchmarks.quality import (
         ablation,
         beside_peers,
+        embedding_models,
         private,
         small,
         systems,
@@ -33,6 +34,10 @@ def main() -> None:
     parts = {
         "systems": (systems.run, "every system (what is measured by default)"),
         "ablation": (ablation.run, "one factor of the defaults changed at a time"),
+        "embedding-models": (
+            embedding_models.run,
+            "the presets with three embedding models, whose vectors lie beside the data",
+        ),
         "wrong-model": (wrong_model.run, "`balanced` on the replies of a model that is wrong"),
         "peers": (
             beside_peers.run,
