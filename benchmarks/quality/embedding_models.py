@@ -137,7 +137,7 @@ def _summary(found: Mapping[str, Mapping[str, Comparison]]) -> str:
                     f"{mean([score.hurt_rate for score in measured]):.1%}",
                     f"{100 * min(score.difference.gain for score in measured):+.1f}",
                 ]
-            rows.append([*row, "", "", ""][:6] + [str(len(measured))])
+            rows.append([*[*row, "", "", ""][:6], str(len(measured))])
     return table(
         ["embedding model", "preset", "nDCG@10", "gain", "worse", "lowest set", "sets"], rows
     )

@@ -43,6 +43,8 @@ FENCE: Final = 2.0
 Median and quartile are those of earlier best scores. Evenly spread scores are never so low, so no
 fixed fraction of questions is flagged.
 """
+EARLIEST: Final = 4
+"""A best score must also be low among the earliest of the remembered ones: one in `EARLIEST`."""
 LEAST_COVERAGE: Final = 1 / 3
 """A result is unsure if its best score is low and its coverage is at most this fraction."""
 # How many characters of a passage are read. A longer text takes time and contains almost any word.
@@ -94,10 +96,9 @@ class Standings:
         if not signals:
             return _NO_SIGNALS
         with self._lock:
-            # The limit is computed before this result is added, so that the result is compared only
-            # with earlier ones.
+            # A result is compared only with earlier ones.
             seen = min(len(self._percentiles[name]) for name in signals)
-            score_limit = self._find_low_score_limit() if seen >= LEAST_SEEN else None
+            is_low = seen >= LEAST_SEEN and self._is_best_score_low(signals.get("best_score"))
             observed = {
                 name: self._percentiles[name].compute_percentile_and_add(signal)
                 for name, signal in signals.items()
@@ -109,33 +110,31 @@ class Standings:
         confidence = (
             sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / total_weight
         )
-        is_unsure = _is_result_weak(signals, score_limit) and not are_reciprocal_ranks(
-            [score for score in scores if score is not None]
+        is_unsure = (
+            is_low
+            and signals.get("coverage", 1.0) <= LEAST_COVERAGE
+            and not are_reciprocal_ranks([score for score in scores if score is not None])
         )
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
-    def _find_low_score_limit(self) -> float | None:
-        """Return the limit below which a best score is low; ``None`` if too few scores are known.
-
-        The limit is computed from the upper half of the scores. Questions without an answer have
-        low scores, so they hardly change the limit unless they are half of all questions.
-        """
+    def _is_best_score_low(self, best_score: float | None) -> bool:
+        """Return whether *best_score* is low among all remembered ones, and among the earliest."""
         scores = self._percentiles["best_score"]
-        if len(scores) < LEAST_SEEN:
-            return None
-        middle = scores.find_quantile(0.5)
-        return middle - FENCE * (scores.find_quantile(0.75) - middle)
+        if best_score is None or best_score >= _find_fence(scores.ordered):
+            return False
+        # Among the latest may be many of one user, whose high scores say nothing about others.
+        earliest = sorted(scores.list_earliest(max(LEAST_SEEN, len(scores) // EARLIEST)))
+        return best_score < _find_fence(earliest)
 
 
-def _is_result_weak(signals: Mapping[str, float], score_limit: float | None) -> bool:
-    """Return whether both the best score and the coverage are low.
+def _find_fence(ordered: Sequence[float]) -> float:
+    """Return the limit below which a best score is low among the best scores *ordered*.
 
-    A best score is low if it is below *score_limit*. Returns false if *score_limit* or one of the
-    two signals is missing.
+    The limit is computed from the upper half of the scores. Questions without an answer have low
+    scores, so they hardly change the limit unless they are half of all questions.
     """
-    if score_limit is None or not {"best_score", "coverage"} <= signals.keys():
-        return False
-    return signals["best_score"] < score_limit and signals["coverage"] <= LEAST_COVERAGE
+    middle, upper = (ordered[int(part * len(ordered))] for part in (0.5, 0.75))
+    return middle - FENCE * (upper - middle)
 
 
 def measure_confidence_signals(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from heapq import nlargest
 from itertools import islice
@@ -54,8 +54,8 @@ MAX_OBSERVED: Final = 512
 PRIOR: Final = 5
 # The usual ranges if sentences are compared by cosine similarity. They count until an index has
 # shown its own ranges.
-_EXPECTED: Final = {
-    "lead": (0.05, 0.4),
+_EXPECTED: Final[Mapping[str, tuple[float, float] | None]] = {
+    "lead": None,  # Embedding models differ: the usual lead is 0.2 with one, 0.05 with another.
     "coverage": (0.25, 1.0),
     "agreement": (0.2, 1.0),
     "joint_lead": (0.5, 1.5),
@@ -257,12 +257,14 @@ class Percentiles:
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
         return percentile
 
-    def find_quantile(self, fraction: float) -> float:
-        """Return the number that is higher than the given *fraction* of the remembered numbers.
+    @property
+    def ordered(self) -> Sequence[float]:
+        """The remembered numbers, the lowest first."""
+        return self._ordered
 
-        A *fraction* of 0.5 gives the median. At least one number must have been added.
-        """
-        return self._ordered[min(len(self) - 1, int(fraction * len(self)))]
+    def list_earliest(self, count: int) -> list[float]:
+        """Return the *count* numbers that were added first."""
+        return list(islice(self._recent, count))
 
 
 def measure_signals(

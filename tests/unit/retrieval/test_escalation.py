@@ -163,11 +163,15 @@ def test_auto_asks_only_where_the_first_result_is_unsure(scores: list[float], ca
 
     def respond(query: str, top_k: int) -> Any:
         asked.append(query)
-        return [{"id": str(i), "score": score} for i, score in enumerate(scores)]
+        first = [0.9, 0.7] if "usual" in query else scores
+        return [{"id": str(i), "score": score} for i, score in enumerate(first)]
 
     searched = Way("sync").wrap(
         respond, config=transforming("rewrite", escalation={"mode": "auto"})
     )
+    for number in range(3):
+        searched.retrieve(f"What is usual here in month {number}?", top_k=2)
+    asked.clear()
     decision = searched.retrieve(QUERY, top_k=2).trace.decision
     assert decision is not None
     assert (decision.call, decision.reason) == (

@@ -52,11 +52,14 @@ def test_an_unsure_result_asks_and_a_clear_one_does_not_before_anything_is_known
     assert (left.call, left.reason) == (False, "clear_first_result")
 
 
-def test_scores_alone_are_enough_to_decide() -> None:
-    asked, left = (
-        Gate().decide_model_call(scores, target_call_rate=0.35) for scores, _ in (UNSURE, CLEAR)
-    )
-    assert (asked.call, left.call) == (True, False)
+@pytest.mark.parametrize("scale", [1.0, 0.1, 40.0])
+def test_scores_alone_are_enough_to_decide_whatever_their_scale(scale: float) -> None:
+    for scores, call in ((UNSURE[0], True), (CLEAR[0], False)):
+        gate = Gate()
+        for lead in (0.1, 0.2, 0.3):
+            gate.decide_model_call([scale, scale * (1 - lead)], target_call_rate=0.35)
+        scaled = [scale * score for score in scores]
+        assert gate.decide_model_call(scaled, target_call_rate=0.35).call == call
 
 
 def test_texts_alone_are_enough_to_decide() -> None:
