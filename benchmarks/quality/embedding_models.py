@@ -73,7 +73,7 @@ def run(source: Source) -> None:
     if source.is_whole:
         unrecorded = [
             path.stem
-            for path in sorted((vectors / "e5").glob("*.npz"))
+            for path in sorted((vectors / "wordllama").glob("*.npz"))
             if (small.data / path.stem).is_dir() and path.stem not in small.names
         ]
         small = replace(small, names=(*small.names, *unrecorded))

@@ -92,11 +92,7 @@ def compute_pair_gains(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
 
 
 def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: int) -> list[float]:
-    """Return the sum of the *gains* of *terms* for each text.
-
-    *terms* may be words or pairs of words. The sum is 0 for a text without any of *terms*, and
-    positive for any other text.
-    """
+    """Return the sum of the *gains* of *terms*, words or pairs of words, for each text."""
     sums = [0.0] * text_count
     for term in terms:
         for place, gain in gains.get(term, ()):
@@ -117,12 +113,7 @@ def compute_idf(document_frequencies: Mapping[_Term, int], text_count: int) -> d
 
 
 def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Return *texts*, shortened to about `MOST_READ` bytes together.
-
-    If the texts have fewer bytes, they are returned unchanged. Otherwise, each text may keep an
-    equal part of `MOST_READ`. A longer text is replaced by excerpts that are evenly spread over the
-    text.
-    """
+    """Return *texts*; of long ones spread excerpts, so that all have about `MOST_READ` bytes."""
     # A character has at most four bytes, so short texts need not be encoded to be measured.
     if 4 * sum(map(len, texts)) <= MOST_READ:
         return texts
@@ -145,10 +136,7 @@ def _cut_excerpts(text: str, excerpt_chars: int) -> list[str]:
 
 
 def strip_plural(word: str) -> str:
-    """Return *word* without a plural s: ``dogs`` becomes ``dog``, ``bus`` and ``class`` stay.
-
-    The s is removed only if that is safe in every supported language.
-    """
+    """Return *word* without a plural s, where that is safe in every supported language."""
     return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
 
 

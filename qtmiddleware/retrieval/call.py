@@ -130,11 +130,7 @@ class Call:
 
     @property
     def skip_reason(self) -> str:
-        """A one-word reason not to ask the model; ``""`` if the model may be asked.
-
-        Only requests for a page of results have such a reason. The passages of a page can only be
-        reordered, so the model is asked only if the words of its texts count as keyword evidence.
-        """
+        """Why the model is not asked for a page, whose passages only words could reorder."""
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
             return ""
@@ -151,12 +147,7 @@ class Call:
 
     @property
     def max_searches(self) -> int | None:
-        """The maximum number of searches, including the search for the question.
-
-        ``None`` stands for one search per variant. For a page, the maximum is 1, because the
-        passages of a page must not change. If the settings set no limit and the variants' words
-        count as keyword evidence, the transform's limit applies.
-        """
+        """The most searches, with the question's own; ``None`` for one per variant."""
         settings = self.settings
         if self.page:
             return 1
@@ -181,11 +172,7 @@ class Call:
 
     @property
     def keyword_search_skip_reason(self) -> str | None:
-        """The reason not to search `text_fields` for the keywords, as a sentence.
-
-        ``None`` if the fields are searched. ``""`` if no keyword search was expected, for example
-        because no text fields are configured.
-        """
+        """Why `text_fields` are not searched; ``None`` if they are, ``""`` if none was expected."""
         settings = self.settings
         row = self.fusion_row
         limit = settings.limits.max_searches
@@ -230,19 +217,11 @@ class Call:
 
     @property
     def full_search_width(self) -> int | None:
-        """How many passages a search asks for, ignoring the length of the passages.
-
-        ``None`` for as many as the caller asked for. `search_width` is smaller if passages are
-        long.
-        """
+        """`search_width`, whatever the length of the passages."""
         return self._choose_search_width(self.settings.keyword_evidence.candidates)
 
     def _choose_search_width(self, candidate_count: int) -> int | None:
-        """Return how many passages to ask for; ``None`` for as many as the caller asked for.
-
-        *candidate_count* is the number of passages that keyword evidence needs. A reranker may need
-        more.
-        """
+        """Return how many passages to ask for; ``None`` for as many as the caller asked for."""
         if self.page or (
             self.learned.holds_text is False and self.settings.transformation_type == "none"
         ):
@@ -261,14 +240,7 @@ class Call:
     def log_degradations(
         self, logger: SafeLogger, operation: str, trace: Trace, degradations: Sequence[Degradation]
     ) -> None:
-        """Log the *degradations* of a retrieval or an answer, unless they were logged recently.
-
-        Args:
-            logger: The logger to use.
-            operation: The name of the operation, such as "retrieval".
-            trace: The trace of the operation.
-            degradations: The failures. If there are none, nothing is logged.
-        """
+        """Log the *degradations* of *operation*, unless they were logged recently."""
         # Every call for a page has this reason. It is logged once per function, elsewhere.
         degradations = [degradation for degradation in degradations if degradation.reason != PAGED]
         extra: dict[str, Any] = {}
@@ -302,14 +274,7 @@ class Call:
 
 
 def read_today(clock: Clock | None) -> date:
-    """Return today's date from *clock*, in the clock's time zone.
-
-    If *clock* is ``None``, the system clock is used.
-
-    Raises:
-        TypeError: *clock* does not return a datetime.
-        Exception: Any error that *clock* raises.
-    """
+    """Return today's date from *clock*, by default the system's, in its own time zone."""
     now = datetime.now().astimezone() if clock is None else clock()
     if not isinstance(now, datetime):
         raise TypeError("clock= must return a datetime")
@@ -317,11 +282,7 @@ def read_today(clock: Clock | None) -> date:
 
 
 def build_paging_warning(argument_name: str) -> str:
-    """Return a warning that the argument *argument_name* selects a page of results.
-
-    The message says how this limits qtmiddleware, and what to set if the argument does not select a
-    page.
-    """
+    """Return a warning that the argument *argument_name* selects a page, and what to set if not."""
     return (
         f"`{argument_name}` selects a page, so the passages of the plain call are only reordered;"
         " wrap with page_arg=False if it does not select a page"
@@ -329,10 +290,7 @@ def build_paging_warning(argument_name: str) -> str:
 
 
 def find_query_problem(query: Any) -> Degradation | None:
-    """Return the reason why *query* cannot be used: it is not text, too long or blank.
-
-    Returns ``None`` if the query can be used.
-    """
+    """Return why *query* cannot be used (no text, too long, blank); ``None`` if it can."""
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)
     if len(query) > MAX_QUERY_CHARS:
@@ -345,12 +303,7 @@ def find_query_problem(query: Any) -> Degradation | None:
 
 
 def validate_query(query: Any, argument_name: str) -> str:
-    """Return *query* unchanged if it can be used.
-
-    Raises:
-        InvalidQuery: The query is not text, too long or blank. The message contains
-            *argument_name*.
-    """
+    """Return *query* if it can be used. Raises `InvalidQuery`, which names *argument_name*."""
     problem = find_query_problem(query)
     if problem is None:
         return query  # type: ignore[no-any-return]
@@ -369,10 +322,7 @@ def build_query_error(problem: Degradation, argument_name: str) -> InvalidQuery:
 
 
 def prepare_query(query_text: str, settings: Settings) -> Query:
-    """Return *query_text* with its keywords, its language and the text to search for.
-
-    If the ``preprocess`` settings are off, the keywords and the text are *query_text*.
-    """
+    """Return *query_text* with its keywords, its language and the text to search for."""
     options = settings.preprocess
     if not options.enabled:
         return Query(query_text, query_text, query_text)
@@ -405,13 +355,6 @@ def collect_weighted_keywords(
     - Each variant that may contain words of an answer adds a group, even if it is not searched. The
       group's weight is a fraction of the variant's weight in the fusion.
     - A step-back question adds no group, because it is more general than the question.
-
-    Args:
-        question_keywords: The keywords of the question or of its standalone form.
-        transformation: The model's texts.
-        variants: The variants of the question.
-        settings: The settings; ``keywordEvidence.variants`` is the fraction. If it is 0, no variant
-            adds a group.
     """
     groups = [(" ".join((question_keywords, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants

@@ -57,10 +57,7 @@ _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores no
 
 
 class Standings:
-    """Computes the confidence in new results by comparing them with a function's latest results.
-
-    Thread-safe.
-    """
+    """Compares new results with a function's latest results. Thread-safe."""
 
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
@@ -80,17 +77,7 @@ class Standings:
         passage_count: int,
         scores: Sequence[float | None] = (),
     ) -> Standing:
-        """Return the confidence in a result, and remember its *signals* for later questions.
-
-        The confidence compares the signals with those of earlier questions. An empty result is not
-        remembered.
-
-        Args:
-            signals: The result of `measure_confidence_signals`.
-            passage_count: How many passages the function returned.
-            scores: The function's scores. Reciprocal ranks do not show how well a passage matches,
-                so a result with such scores is never marked as unsure.
-        """
+        """Return the confidence in a result, and remember its *signals* unless it is empty."""
         if not passage_count:
             return _NO_PASSAGES
         if not signals:
@@ -128,11 +115,7 @@ class Standings:
 
 
 def _find_fence(ordered: Sequence[float]) -> float:
-    """Return the limit below which a best score is low among the best scores *ordered*.
-
-    The limit is computed from the upper half of the scores. Questions without an answer have low
-    scores, so they hardly change the limit unless they are half of all questions.
-    """
+    """Return the limit below which a best score is low among the best scores *ordered*."""
     middle, upper = (ordered[int(part * len(ordered))] for part in (0.5, 0.75))
     return middle - FENCE * (upper - middle)
 
@@ -140,16 +123,7 @@ def _find_fence(ordered: Sequence[float]) -> float:
 def measure_confidence_signals(
     scores: Sequence[float | None], coverage: float | None, *, lower_is_better: bool
 ) -> dict[str, float]:
-    """Return the signals that can be measured from *scores* and *coverage*, by name.
-
-    For each signal, a higher number is better.
-
-    Args:
-        scores: The function's scores, best first.
-        coverage: The fraction of the question's content words that occur in the first three
-            passages; ``None`` if there are no texts.
-        lower_is_better: Whether the scores are distances.
-    """
+    """Return the signals that can be measured, by name. Higher is better in each."""
     signals: dict[str, float] = {}
     near_scores = get_complete_scores(scores[:NEAR])
     if near_scores and isfinite(near_scores[0]) and isfinite(near_scores[-1]):

@@ -67,10 +67,6 @@ logger: Final = get_logger("qtmiddleware")
 async def retrieve(call: Call, services: Services) -> Retrieval:
     """Retrieve the passages for *call*.
 
-    Args:
-        call: The query, its settings and the state of the function.
-        services: Calls the function, the model and the hooks.
-
     Raises:
         Exception: The error of the search for the question, unchanged. There are no other errors.
     """
@@ -86,10 +82,7 @@ async def retrieve(call: Call, services: Services) -> Retrieval:
 
 
 async def transform(call: Call, services: Services) -> Transformation:
-    """Ask the model for a transformation of *call*, without any search.
-
-    If the model fails, the transformation is empty.
-    """
+    """Return the model's texts for *call*, without any search: none if the model fails."""
     observation = call.observation.make_child("transform", content=call.original)
     services = services.within(observation, call.settings.limits.max_concurrency, call.models)
     with observation:
@@ -139,10 +132,7 @@ class _Flow:
         self._response: Any = None
 
     async def run(self) -> Retrieval:
-        """Run the whole flow and return its result.
-
-        If qtmiddleware itself fails, the flow returns the function's result without any changes.
-        """
+        """Return the result. If qtmiddleware itself fails, that is the function's own."""
         if self.call.problem is not None:
             self.degradations.append(self.call.problem)
             return await self._call_function_unchanged()
@@ -160,10 +150,7 @@ class _Flow:
         return self._build_unchanged_retrieval(await self._get_response(self.call.original))
 
     async def transform(self) -> Transformation:
-        """Ask the model for a transformation and return it, without searching.
-
-        Failures are added to the notes of the transformation.
-        """
+        """Return the model's texts without searching; their notes name the failures."""
         try:
             if (stage := self.plan.make()) is not None:
                 self.plan.texts = await stage.get_transformation(self.services)
@@ -173,10 +160,7 @@ class _Flow:
         return replace(self.plan.texts, notes=self.plan.texts.notes + notes)
 
     async def _improve_retrieval(self) -> Retrieval:
-        """Search, ask the model, rank the passages, and return the result.
-
-        The module's docstring says what runs beside the search for the question, and what after it.
-        """
+        """Search, ask the model, rank the passages, and return the result."""
         plan, call = self.plan, self.call
         stage = plan.make()
         if not plan.should_search_by_keywords():
@@ -291,15 +275,7 @@ class _Flow:
     def _record_original_search(
         self, start_time: float, search_seconds: float, search_width: int | None
     ) -> None:
-        """Record the start and duration of the search for the question in the trace.
-
-        If the function rejected a search for *search_width* passages, a note is added.
-
-        Args:
-            start_time: The start of the search, as returned by `time.perf_counter`.
-            search_seconds: The duration of the search, in seconds.
-            search_width: How many passages the search asked for.
-        """
+        """Record the start and duration of the search for the question in the trace."""
         search = self._original_search
         self.trace.original_ms = search_seconds * 1e3
         if search.embed_seconds:
@@ -311,14 +287,7 @@ class _Flow:
             self.trace.note("keyword_evidence", f"the function rejects {search_width} candidates")
 
     async def _read_original_response(self, response: Any) -> SearchResult:
-        """Return the passages in *response*, the one to the question.
-
-        If a search for many passages brought fewer than the caller asked for, or what cannot be
-        read, the function is asked once more with the caller's own number.
-
-        Raises:
-            ResponseShapeError: The response cannot be read.
-        """
+        """Return the passages in *response*, the one to the question."""
         search, widening = self._original_search, self.learned.widening
         self._response, self._answered = response, search
         top_k, count = self.call.top_k, 0
@@ -392,10 +361,7 @@ class _Flow:
         return self.trace.decision.call
 
     async def _ask_and_search(self, stage: TransformStage | None, *, should_search: bool) -> None:
-        """Ask the model, and search for its texts if *should_search* is true.
-
-        Without a *stage*, the texts are those from the cache.
-        """
+        """Ask the model, and search for its texts if *should_search* is true."""
         if stage is not None:
             self.plan.texts = await stage.get_transformation(self.services)
         if should_search:
@@ -446,10 +412,7 @@ class _Flow:
     # --- the result -------------------------------------------------------------------------------
 
     def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
-        """Finish the trace, log the degradations, and return a result with *response*.
-
-        *fields* are further fields of `Retrieval`.
-        """
+        """Finish the trace, log the degradations, and return a result with *response*."""
         self.trace.finish()
         self.call.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
@@ -463,10 +426,7 @@ class _Flow:
         )
 
     async def _call_function_unchanged(self) -> Retrieval:
-        """Call the wrapped function exactly as the caller did, and return its result.
-
-        Used in shadow mode, and for queries that are not text, blank or too long.
-        """
+        """Call the wrapped function exactly as the caller did, and return its result."""
         problem = self.call.problem
         query, began = self.call.original, perf_counter()
         # A text is still embedded for a function that takes vectors. Anything else goes to the

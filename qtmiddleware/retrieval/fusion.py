@@ -90,13 +90,7 @@ class FusedList:
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusionResult:
-    """A fused list, and the rankings that were fused.
-
-    Attributes:
-        fused: The fused list, before keyword evidence.
-        rankings: The rankings that were fused.
-        original_ranking: The ranking for the user's query, even if it was not fused.
-    """
+    """A fused list before keyword evidence, the rankings, and the question's own, fused or not."""
 
     fused: FusedList
     rankings: tuple[Ranking, ...]
@@ -126,14 +120,7 @@ class FusionResult:
 def select_rankings(
     original_ranking: Ranking, other_rankings: Sequence[Ranking], options: FusionSettings
 ) -> list[Ranking]:
-    """Return the rankings to fuse, with their final weights.
-
-    *original_ranking* comes first, then *other_rankings*.
-
-    - Rankings with weight 0 are left out.
-    - *original_ranking* is left out if its weight is 0. If no variant found anything,
-      *original_ranking* is always included.
-    """
+    """Return the rankings to fuse, *original_ranking* first. Those of weight 0 are left out."""
     weight = options.weights["original"]
     if "standalone" in [ranking.variant.kind for ranking in other_rankings if ranking.keys]:
         weight = options.weights["original_in_conversation"]
@@ -214,11 +201,7 @@ MOST_SPREADS: Final = 4.0
 
 
 def find_score_direction(rankings: Sequence[Ranking]) -> int:
-    """Return 1 if lower scores are better in *rankings*, and -1 if higher scores are better.
-
-    Rankings are best first, so the order of their scores shows the direction. Returns 0 if the
-    direction is unclear.
-    """
+    """Return 1 if lower scores are better in *rankings*, -1 if higher ones are, 0 if unclear."""
     up = down = 0
     for ranking in rankings:
         scores = ranking.scores
@@ -284,14 +267,6 @@ def fuse_rankings(
       equal too, the smaller key is first.
     - Methods that use scores put the passage from the earlier list first. Within a list, the better
       rank is first.
-
-    Args:
-        rankings: The lists, each best first.
-        method: The value of ``fusion.method``.
-        rrf_k: The constant k of reciprocal rank fusion.
-        lower_is_better: Whether lower scores are better. Used only if the order of the lists does
-            not show it.
-        are_scores_usable: The result of `has_usable_scores` for *rankings*; ``None`` to compute it.
     """
     # The merge functions multiply scores by the sign, so that higher is always better.
     sign = _choose_sign(rankings, lower_is_better=lower_is_better)
@@ -391,10 +366,7 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Return the best passage of each of *rankings*, then the second of each, and so on.
-
-    A passage of several lists is shown as in the first of them, which is the question's own.
-    """
+    """Return the best passage of each of *rankings*, then the second of each, and so on."""
     passages = list(_list_passages(rankings, sign))
     merged: dict[Key, FusedPassage] = {}
     for passage in passages:
@@ -466,25 +438,14 @@ def fuse_by_function(
 
 
 def _choose_sign(rankings: Sequence[Ranking], *, lower_is_better: bool) -> int:
-    """Return 1 if higher scores are better in *rankings*, and -1 if lower scores are better.
-
-    *lower_is_better* is used only if the order of the rankings does not show it.
-    """
+    """Return 1 if higher scores are better in *rankings*, and -1 if lower scores are better."""
     return -(find_score_direction(rankings) or (1 if lower_is_better else -1))
 
 
 def _score_passages_by_gains(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], base_score: float = 0.0
 ) -> dict[Key, FusedPassage]:
-    """Return the passages by key. Each score is *base_score* plus the passage's gains in all lists.
-
-    If a list contains a passage several times, only its best rank counts.
-
-    Args:
-        rankings: The lists, each best first.
-        gains: For each list, the amount that each rank adds to a passage's score.
-        base_score: The score of a passage before any gain.
-    """
+    """Return the passages by key, each scored *base_score* plus its gains in all lists."""
     merged: dict[Key, FusedPassage] = {}
     for position, (ranking, ranking_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
@@ -500,10 +461,7 @@ def _score_passages_by_gains(
 
 
 def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
-    """Return the passages of all lists, one list after the other.
-
-    Each score is multiplied by *sign*, which is -1 if lower scores are better and else 1.
-    """
+    """Return the passages of all lists, one list after the other."""
     return [
         FusedPassage(key, passage, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)
@@ -517,19 +475,13 @@ def _list_reciprocal_ranks(ranking: Ranking, weight: float, rrf_k: int) -> list[
 
 
 def _scale_scores(scores: Sequence[float]) -> list[float]:
-    """Return *scores*, best first, scaled from 1 (first score) to 0 (last score).
-
-    Equal scores all become 1.
-    """
+    """Return *scores*, best first, scaled from 1 (first score) to 0 (last score)."""
     width = scores[0] - scores[-1] if scores else 0.0
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the mean of *spreads*, weighted by the weights of the rankings' variants.
-
-    Spreads of 0 are left out.
-    """
+    """Return the mean of *spreads*, weighted by the weights of the rankings' variants."""
     weighted = [
         (ranking.variant.weight, spread)
         for ranking, spread in zip(rankings, spreads, strict=True)
@@ -551,10 +503,7 @@ def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
 def _merge_by_rank(
     method: str, rankings: Sequence[Ranking], weights: Sequence[float], rrf_k: int
 ) -> FusedList:
-    """Merge *rankings* by the sum of weight / (*rrf_k* + rank).
-
-    Ties are broken by the better rank in any list, then by the smaller key.
-    """
+    """Merge *rankings* by the sum of weight / (*rrf_k* + rank)."""
     gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(rrf_k)))
     merged = _score_passages_by_gains(rankings, gains)
     best_ranks: dict[Key, int] = {}
@@ -570,10 +519,7 @@ def _merge_by_rank(
 
 
 def _convert_single_ranking(ranking: Ranking, method: str, sign: int) -> FusedList:
-    """Return *ranking* as a fused list in the same order, without repeated passages.
-
-    If scores are missing or unsorted, each passage's score is 1 / rank.
-    """
+    """Return *ranking* as a fused list in the same order, without repeated passages."""
     scored_passages: dict[Key, tuple[FusedPassage, float | None]] = {}
     for passage, score in zip(_list_passages([ranking], sign), ranking.scores, strict=True):
         scored_passages.setdefault(passage.key, (passage, score))

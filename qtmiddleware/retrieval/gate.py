@@ -93,17 +93,7 @@ _SMALL_TALK: Final = frozenset(
 def find_skip_reason(
     settings: Settings, query: str, *, is_follow_up: bool, find_spans: Callable[[], Sequence[Span]]
 ) -> str:
-    """Return a one-word reason not to ask the model about *query*; ``""`` if there is none.
-
-    The reason does not depend on the search result.
-
-    Args:
-        settings: The settings of this call.
-        query: The user's query.
-        is_follow_up: Whether there is a conversation before the query.
-        find_spans: Returns the protected parts of the query, such as numbers and names. It is
-            called only if the query may consist of such parts alone.
-    """
+    """Return a one-word reason not to ask the model, whatever is found; ``""`` if there is none."""
     escalation = settings.escalation
     if settings.transformation_type == "none":
         return "no_transformation"
@@ -165,10 +155,7 @@ class Gate:
         return gate
 
     def record_forced_call(self, target_call_rate: float) -> None:
-        """Count a model call that was made without asking the gate.
-
-        The gate compensates for the call by allowing fewer calls later.
-        """
+        """Count a model call made without asking the gate, which then allows fewer."""
         with self._lock:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
@@ -183,15 +170,7 @@ class Gate:
         target_call_rate: float,
         language: str = "",
     ) -> Decision:
-        """Decide whether to ask the model, and remember the signals of the first result.
-
-        Args:
-            scores: The scores of the first result, best first.
-            texts: The texts of the first result's passages, best first.
-            keywords: The question's keywords.
-            target_call_rate: The desired fraction of questions for which the model is asked.
-            language: The code of the question's language; ``""`` if unknown.
-        """
+        """Decide whether to ask the model, and remember the signals of the first result."""
         if target_call_rate <= 0.0:
             return Decision(call=False, reason="target_call_rate_is_zero")
         signals = measure_signals(scores, list(islice(texts, LOOKED_AT)), keywords, language)
@@ -222,12 +201,9 @@ class Gate:
 
 
 class Percentiles:
-    """Computes the percentile of a number among the latest `MAX_OBSERVED` numbers.
+    """Computes percentiles among the latest `MAX_OBSERVED` numbers.
 
-    Args:
-        expected_range: The lowest and the highest number to expect. The first percentiles assume
-            numbers spread evenly over this range. The assumption counts less with every number
-            that is added. ``None`` to assume nothing.
+    The first ones assume numbers spread evenly over *expected_range*; ``None`` assumes nothing.
     """
 
     def __init__(self, expected_range: tuple[float, float] | None = None) -> None:
@@ -239,11 +215,7 @@ class Percentiles:
         return len(self._ordered)
 
     def compute_percentile_and_add(self, number: float) -> float:
-        """Return the percentile of *number*, from 0 to 1, and then remember *number*.
-
-        The percentile is the fraction of the remembered numbers that are lower. Equal numbers count
-        half.
-        """
+        """Return the percentile of *number*, from 0 to 1, and remember it. Equals count half."""
         lower = (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2
         count = len(self)
         if self._expected is not None:
@@ -270,14 +242,7 @@ class Percentiles:
 def measure_signals(
     scores: Sequence[float | None], texts: Sequence[str | None], keywords: str, language: str = ""
 ) -> dict[str, float]:
-    """Return the signals of a first result by name. Signals that cannot be measured are left out.
-
-    Args:
-        scores: The scores of the result, best first.
-        texts: The texts of the result's passages, best first.
-        keywords: The question's keywords.
-        language: The code of the question's language; ``""`` if unknown.
-    """
+    """Return the signals of a first result by name, without those that cannot be measured."""
     signals: dict[str, float] = {}
     near_scores = get_complete_scores(scores[:NEAR])
     if len(near_scores) > 1:
@@ -313,10 +278,7 @@ def measure_signals(
 
 
 def _scale_scores_or_ranks(scores: Sequence[float | None], passage_count: int) -> list[float]:
-    """Return the *scores* of *passage_count* passages, scaled from 0 (worst) to 1 (best).
-
-    If any score is missing, ranks are scaled instead.
-    """
+    """Return the *scores* of *passage_count* passages, scaled from 0 (worst) to 1 (best)."""
     numbers = get_complete_scores(scores)
     if len(numbers) < passage_count:
         numbers = [-float(rank) for rank in range(passage_count)]

@@ -80,11 +80,7 @@ class Glossary:
                 self._lengths.setdefault(words[0], set()).add(len(words))
 
     def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
-        """Return the glossary terms that occur in *question*, without repeats.
-
-        If terms overlap, the first one is returned. If terms begin at the same word, the longest
-        one is returned.
-        """
+        """Return the glossary's terms in *question*. Where they overlap, the first wins."""
         words = list(_WORD.finditer(question))
         folded = [_fold_word(word.group()) for word in words]
         terms: dict[str, Term] = {}
@@ -139,11 +135,7 @@ def add_glossary_terms(terms: Sequence[Term], texts: Sequence[str | None]) -> li
 
 @lru_cache(maxsize=1_024)
 def _compile_form(form: str) -> tuple[str, re.Pattern[str]]:
-    """Return the beginning of *form* in lower case, and a pattern for the whole form.
-
-    Abbreviations must be in the same case. A form in the singular also matches the plural, and the
-    reverse. Spaces, hyphens and apostrophes match each other.
-    """
+    """Return the beginning of *form* in lower case, and a pattern for the whole form."""
     exact = _find_abbreviations(form)
     gaps, words = (re.split(r"(\w+)", form)[start::2] for start in (0, 1))
     patterns = [f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in words]
@@ -164,11 +156,7 @@ def _compile_form(form: str) -> tuple[str, re.Pattern[str]]:
 
 
 def _find_abbreviations(form: str) -> Set[str]:
-    """Return the words of *form* that are written like abbreviations, such as CR, PhD, S3 or K.
-
-    A form of several long words in capitals has none, because capitals then do not mark an
-    abbreviation.
-    """
+    """Return the words of *form* that are written like abbreviations, such as CR, PhD, S3 or K."""
     words = _WORD.findall(form)
     if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:
         return frozenset()
@@ -220,12 +208,7 @@ def load_glossary(options: GlossarySettings) -> Glossary | None:
 
 
 def _read_solr_synonyms(path: str) -> Iterator[Row]:
-    """Yield the entries of the file at *path*, which is in Solr's synonym format.
-
-    - A line ``a, b, c`` lists forms of one term.
-    - A line ``a => b`` works in one direction: a question with a finds passages with b, but not the
-      reverse.
-    """
+    """Yield the entries of the file at *path*, which is in Solr's synonym format."""
     source = f"glossary file {path if path.isprintable() else ascii(path)}"
     example = "write a line for each term, such as: CR, change request"
     try:

@@ -34,12 +34,7 @@ _MIN_LETTERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The messages of a conversation that could be read.
-
-    Attributes:
-        messages: The messages, oldest first.
-        problem: How many messages could not be read, and their types; ``None`` if all were read.
-    """
+    """The messages of a conversation that could be read, and how many could not."""
 
     messages: tuple[Message, ...] = ()
     problem: Degradation | None = None
@@ -49,10 +44,6 @@ def read_history(history: Any) -> History:
     """Return the messages of *history*, and a problem if some messages cannot be read.
 
     Blank messages, tool calls, tool outputs and unreadable messages are left out. Never raises.
-
-    Args:
-        history: An iterable of turns, or an object with turns in its ``messages``. A turn is one
-            of:
 
             - a mapping or object with a role and a content, such as a message or item of OpenAI,
               LangChain, LlamaIndex, pydantic-ai, Anthropic, Bedrock or Google

@@ -104,20 +104,6 @@ def rerank_by_keywords(
 
     *fused_list* is returned unchanged if it has fewer than two candidates, if no candidate has a
     text, or if nothing in the texts and metadata matches.
-
-    Args:
-        fused_list: The list to rerank.
-        collect_weighted_keywords: Returns the keywords. Called only if a candidate has a text.
-        options: The settings for keyword evidence.
-        original_scores: The scores of the passages that the search for the question found.
-        trace: Receives notes on the evidence.
-        language: The code of the question's language; ``""`` if unknown.
-        search_width: How many passages the search for the question asked for.
-        top_k: How many passages the caller asked for.
-        add_terms: Adds the question's glossary terms to texts with another form of these terms.
-        score_metadata: Returns the evidence in the candidates' metadata.
-        date_words: Words for the dates in the question. A date word counts like a word of the
-            question if it occurs in a candidate.
     """
     count = options.candidates or len(fused_list.items)
     candidates = fused_list.items[:count]
@@ -190,11 +176,7 @@ def _score_all_words(
     original_scores: Sequence[float | None],
     weight: float | None,
 ) -> _WordEvidence | None:
-    """Return the evidence of the words of all queries; ``None`` if no text contains any of them.
-
-    *weight* is the weight that the settings give to words. If *weight* is ``None``, it is chosen
-    from *original_scores*.
-    """
+    """Return the evidence of the words of all queries; ``None`` if no text contains any of them."""
     queries, text_terms = _list_and_count_query_terms(keywords, texts)
     evidence = _score_texts(queries, text_terms)
     reason = ""
@@ -218,15 +200,7 @@ def _score_question_words(
     *,
     is_whole_collection: bool,
 ) -> _WordEvidence | None:
-    """Return the evidence of the question's own words; ``None`` if no text contains any of them.
-
-    Args:
-        keywords: The question's keywords.
-        texts: The texts of the candidates.
-        titles: The titles of the candidates; ``""`` for a candidate without a title.
-        language: The code of the question's language; ``""`` if unknown.
-        is_whole_collection: Whether *texts* are the whole collection.
-    """
+    """Return the evidence of the question's own words; ``None`` if no text contains any of them."""
     rules = load_word_rules(language)
     question = parse_question(keywords, rules)
     if not question.terms:
@@ -267,10 +241,7 @@ def _score_question_words(
 def _add_metadata_evidence(
     word_evidence: _WordEvidence | None, metadata_evidence: MetadataEvidence
 ) -> _WordEvidence:
-    """Add *metadata_evidence* to *word_evidence*, and return the sum.
-
-    A metadata_evidence value that the question names counts like a word in the passage.
-    """
+    """Add *metadata_evidence* to *word_evidence*, and return the sum."""
     if word_evidence is None:
         return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "", metadata_evidence.matched)
     word_evidence.shares = [
@@ -283,10 +254,7 @@ def _add_metadata_evidence(
 
 
 def _prepend_title(title: str, text: str | None) -> str | None:
-    """Return *text* with *title* as its first line.
-
-    Returns *text* unchanged if *text* already starts with *title*, or if either is empty.
-    """
+    """Return *text* with *title* as its first line."""
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 
@@ -299,12 +267,6 @@ def measure_strength_and_reason(
 
     - The lead is the largest *coverage* minus the coverage of the first passage.
     - Up to `LEAST_LEAD`, words do not count. From `FULL_LEAD` on, they count fully.
-
-    Args:
-        coverage: The fraction of the question's words in each passage.
-        is_whole_collection: Whether the passages are the whole collection. If true, the strength is
-            multiplied by `WHOLE`, unless one passage contains all the words and the first passage
-            contains at most half of them.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
@@ -326,17 +288,7 @@ def measure_strength_and_reason(
 def _protect_first_passages(
     order: Sequence[int], coverage: Sequence[float], top_k: int
 ) -> list[int]:
-    """Return *order*, changed so that few of the original first *top_k* passages are replaced.
-
-    A new passage enters the first *top_k* only by replacing an original passage with clearly fewer
-    of the question's words. New passages are tried in their order, the best one first. Each
-    replaces the lowest original passage that it can.
-
-    Args:
-        order: The candidates' positions before the reranking, best candidate first.
-        coverage: The fraction of the question's words in each candidate.
-        top_k: How many passages the caller asked for.
-    """
+    """Return *order*, changed so that few of the original first *top_k* passages are replaced."""
     places = {candidate: place for place, candidate in enumerate(order)}
     chosen = list(order[:top_k])
     leaving = sorted(set(range(top_k)).difference(chosen), key=lambda candidate: -places[candidate])
@@ -356,10 +308,7 @@ def _protect_first_passages(
 def _lower_scores_to_match_order(
     order: Sequence[int], scores: list[float], shares: list[float]
 ) -> None:
-    """Lower *scores* in place until none is higher than the score before it in *order*.
-
-    *shares*, the amounts that words added to the scores, are lowered by the same amounts.
-    """
+    """Lower *scores* in place until none is higher than the score before it in *order*."""
     lowest = scores[order[0]]
     for place in order:
         excess = max(0.0, scores[place] - lowest)
@@ -387,11 +336,7 @@ def choose_weight_and_reason(original_scores: Sequence[float | None]) -> tuple[f
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
     """Return whether *scores*, best first, look like reciprocal rank fusion of one or two lists.
 
-    Every score must be 1 / (k + rank), for any k, or the sum of two such numbers. Only the lower
-    half of *scores* is checked. Weighted lists are not recognised.
-
-    Returns false if this half has fewer than five scores. Also returns false for rounded scores,
-    because they fit by chance: 0.7 is 1/2 + 1/5.
+    In their lower half, of five or more, each is 1 / (k + rank) or a sum of two such numbers.
     """
     lower = scores[len(scores) // 2 :]
     if (
@@ -424,12 +369,6 @@ def add_keyword_evidence(
     """Return each passage's score with the keyword evidence added.
 
     result = weight x (score - lowest) / spread + share, where lowest is the lowest of *scores*
-
-    Args:
-        scores: The passages' scores; higher is better.
-        shares: The amount that keywords add to each score.
-        weight: The factor by which each score is multiplied.
-        spread: The typical gap between high and low scores. If it is 0, the scores are ignored.
     """
     low = min(scores, default=0.0)
     # Division by a smaller number could give infinity.
@@ -476,10 +415,7 @@ class _QueryTerms(NamedTuple):
 def _list_and_count_query_terms(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
-    """Return the terms of each query, and the counts of these terms in each text.
-
-    Queries with weight 0 are left out.
-    """
+    """Return the terms of each query, and the counts of these terms in each text."""
     rules = WordRules()
     queries = [
         _QueryTerms(words.terms, words.pairs, weight)
@@ -494,10 +430,7 @@ def _list_and_count_query_terms(
 def _score_texts(
     queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
-    """Return how well each text matches the *queries*; ``None`` if no text matches any query.
-
-    The scores of all queries are combined as in `score_by_keywords`.
-    """
+    """Return how well each text matches the *queries*; ``None`` if no text matches any query."""
     term_gains = compute_term_gains(text_terms)
     pair_gains = compute_pair_gains(text_terms)
     size = len(text_terms)

@@ -98,17 +98,11 @@ class Learned:
         )
 
     def record_problem(self, problem: str) -> None:
-        """Remember *problem*, unless a problem is already known.
-
-        The problem that was found first is the likely cause of later ones.
-        """
+        """Remember *problem*, unless one is known: the first is the likely cause of later ones."""
         self.problem = self.problem or problem
 
     def update_average_length(self, passages: Sequence[Passage]) -> None:
-        """Update the average length of the function's *passages* with those of one response.
-
-        An empty response does not change the average.
-        """
+        """Update the average length of the function's *passages* with those of one response."""
         self.is_new = False
         if not passages:
             return

@@ -151,10 +151,7 @@ class _Column:
         self.has_no_repeats = len(self.counts) > 2 and max(self.counts.values()) == 1
 
     def score_passages(self, matching_values: Set[_Value]) -> list[float]:
-        """Return 1 for each passage with one of *matching_values*.
-
-        Other passages get `NEUTRAL` if they have a value such as "All", or else 0.
-        """
+        """Return 1 for each passage with one of *matching_values*, `NEUTRAL` for "All", else 0."""
         return [
             1.0
             if not matching_values.isdisjoint(row)
@@ -165,10 +162,7 @@ class _Column:
         ]
 
     def score_newness(self, today: date | None) -> list[float]:
-        """Return how new each passage is, from 0 (oldest) to 1 (newest).
-
-        The values are dates or versions. Dates after *today* get 0.
-        """
+        """Return how new each passage is, from 0 to 1 (newest). Dates after *today* get 0."""
         latest = today or date.max
         keys: dict[_Value, Any] = {
             value: value.period.first if value.period else value.version
@@ -189,14 +183,7 @@ def collect_metadata_evidence(
     rules: WordRules,
     today: date | None,
 ) -> MetadataEvidence | None:
-    """Return the evidence in *metadata* for each passage; ``None`` if there is none.
-
-    Args:
-        times: The question's words, dates and versions.
-        metadata: The metadata of each passage.
-        rules: The word rules of the question's language.
-        today: Today's date. Values after this date do not count as the newest.
-    """
+    """Return the evidence in *metadata* for each passage; ``None`` if there is none."""
     columns = collect_columns(metadata)
     # Most passages have only a text and an id.
     if not columns:
@@ -240,11 +227,7 @@ def find_distinguishing_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[s
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
-    """Return the values of each metadata field, by the field's name.
-
-    A field is left out if it has the same values in all passages. Long values are not read.
-    Metadata that cannot be read counts as empty.
-    """
+    """Return the short values of each field that tells the passages apart, by the field's name."""
     columns: dict[str, list[_Row]] = {}
     for index, fields in enumerate(metadata):
         for name, value in _list_evidence_fields(fields):
@@ -261,10 +244,7 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
 
 
 def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Return (name, value) for each of a passage's metadata *fields* that may be evidence.
-
-    Returns an empty tuple if *fields* cannot be read.
-    """
+    """Return (name, value) for each of a passage's metadata *fields* that may be evidence."""
     try:
         names = _drop_unusable_field_names(
             tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
@@ -285,11 +265,7 @@ def _drop_unusable_field_names(field_names: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _parse_values(field_name: str, value: Any) -> _Row:
-    """Return the parsed values in *value*, the content of the field *field_name*.
-
-    *value* may be a short text, a number, a date or a list of short texts. For any other *value*,
-    an empty tuple is returned.
-    """
+    """Return the parsed values in *value*, the content of the field *field_name*."""
     kind = type(value)
     if kind is list or kind is tuple:
         texts = [item for item in value[:MOST_LISTED] if type(item) is str]
@@ -325,10 +301,7 @@ def _parse_text_value(text: str) -> _Row:
 
 @lru_cache(maxsize=4_096)
 def _parse_number_value(field_name: str, value: float) -> _Row:
-    """Return *value*, a number, as a parsed value.
-
-    In a field that is named like a time, a number may be a Unix time, which is a day (UTC).
-    """
+    """Return *value*, a number, as a parsed value."""
     # In seconds, such a number would be a time thousands of years ahead, so it is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     text = f"{value:.12g}"

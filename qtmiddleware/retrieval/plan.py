@@ -69,11 +69,7 @@ class Plan:
         self._times: Times | None = None
 
     def make(self) -> TransformStage | None:
-        """Understand the question, and return the stage that asks the model.
-
-        ``None`` if the model is not asked: the settings or the gate say no, or the cache has its
-        `texts`.
-        """
+        """Understand the question, and return the stage that asks the model, if it is asked."""
         call, trace = self.call, self.trace
         self.query = prepare_query(call.original, self.settings)
         self.keywords = self.query.keywords if self.settings.preprocess.enabled else ""
@@ -131,10 +127,7 @@ class Plan:
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
     def _find_date_anchors(self) -> Anchors | None:
-        """Return the dates that the model's prompts must contain, such as today's date.
-
-        Returns ``None`` if the question does not depend on today's date, or if the clock fails.
-        """
+        """Return the dates that the model's prompts must contain, such as today's date."""
         from qtmiddleware.transforms.anchors import Anchors
 
         self._times = times = read_times(self.call.original, self.query.language, self.get_today)
@@ -144,10 +137,7 @@ class Plan:
     def record_failed_stage(
         self, name: str, outcome: Outcome[Any], detail: str | None = None
     ) -> None:
-        """Record in the trace and the degradations that the stage *name* failed.
-
-        *detail* is for people; by default that of *outcome*.
-        """
+        """Record in the trace and the degradations that the stage *name* failed."""
         detail = outcome.detail if detail is None else detail
         self.degradations.append(Degradation(name, outcome.reason, detail))
         self.trace.record_stage(
@@ -155,10 +145,7 @@ class Plan:
         )
 
     def should_search_by_keywords(self) -> bool:
-        """Return whether to search the configured text fields for the question's keywords.
-
-        If configured fields cannot be searched for this question, the reason is added to the trace.
-        """
+        """Return whether to search the configured text fields; if not, the trace says why."""
         reason = self.call.keyword_search_skip_reason
         if reason:
             self.trace.note(TEXT_CLAUSE, reason)
@@ -173,10 +160,7 @@ class Plan:
         return self._times
 
     def get_today(self) -> date | None:
-        """Return today's date by the user's clock; ``None`` if the clock fails.
-
-        The clock is read once per question, so that midnight cannot change the date in between.
-        """
+        """Return today's date, read once per question; ``None`` if the user's clock fails."""
         if self._clock_reading is None:
             try:
                 self._clock_reading = (read_today(self.call.engine.clock),)
@@ -186,10 +170,7 @@ class Plan:
         return self._clock_reading[0]
 
     def _prepare_glossary_terms(self, glossary: Glossary) -> None:
-        """Find the glossary terms in the question.
-
-        If the glossary fails, no terms are used and a degradation is recorded.
-        """
+        """Find the glossary terms in the question."""
         call = self.call
         try:
             self._glossary_terms = glossary.find_terms(call.original, self.query.language)
@@ -201,14 +182,7 @@ class Plan:
             self._add_glossary_notes(self._glossary_terms)
 
     def build_glossary_term_adder(self, transformation: Transformation) -> AddTerms | None:
-        """Return a function that adds a glossary term to each text with another form of this term.
-
-        Returns ``None`` if the question has no glossary terms, or if the glossary fails.
-
-        Args:
-            transformation: The model's texts. In a conversation, its standalone form is searched
-                for glossary terms.
-        """
+        """Return a function that adds glossary terms to texts, if the question has any."""
         glossary, language, glossary_terms = (
             self.call.engine.glossary,
             self.query.language,
@@ -248,14 +222,7 @@ class Plan:
     def collect_metadata_evidence(
         self, times: Times, metadata: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
-        """Return the evidence in the candidates' metadata; ``None`` if there is none.
-
-        If reading the metadata fails, a degradation is recorded and ``None`` is returned.
-
-        Args:
-            times: The dates and versions in the question.
-            metadata: The metadata of each candidate.
-        """
+        """Return the evidence in the candidates' metadata, if it can be read."""
         today = self.get_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)

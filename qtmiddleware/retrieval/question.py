@@ -59,17 +59,7 @@ class Question:
         glossary_terms: GlossaryTerms = (),
         anchors: Anchors | None = None,
     ) -> None:
-        """Build the prompts of the first round.
-
-        Args:
-            query: The user's query.
-            history: The conversation before the query.
-            settings: The settings of this call.
-            glossary_terms: The glossary terms in the query whose meaning is certain, each with its
-                meaning.
-            anchors: The dates to add to every prompt; ``None`` if the query does not depend on
-                today's date.
-        """
+        """Build the prompts of the first round."""
         self._anchors = anchors
         self.query = query
         self.reply_degradations: list[Degradation] = []
@@ -89,10 +79,7 @@ class Question:
         return prompts if self._anchors is None else tuple(map(self._anchors.add_dates, prompts))
 
     def build_cache_key(self, model: str) -> Hashable:
-        """Return the cache key of the transformation that *model* writes for this question.
-
-        Questions with the same text, history, settings and prompts have the same key.
-        """
+        """Return the cache key of *model*, the text, its history, the settings and the prompts."""
         return (
             model,
             read_marked_values(self._settings, Mark.REPLY),
@@ -112,10 +99,7 @@ class Question:
     def read_replies_and_prepare_next_round(
         self, outcomes: Sequence[Outcome[Reply]], trace: Trace
     ) -> bool:
-        """Read the replies of this round, and build the prompts of the next round, if there is one.
-
-        Returns whether there is a next round.
-        """
+        """Read the replies, and return whether there is a next round, with other prompts."""
         transformations = [
             transformation
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
@@ -139,10 +123,7 @@ class Question:
     def _read_reply(
         self, prompt: Prompt, outcome: Outcome[Reply], trace: Trace
     ) -> Transformation | None:
-        """Return the transformation in the reply to *prompt*.
-
-        If there is no usable reply, a degradation is recorded and ``None`` is returned.
-        """
+        """Return the transformation in the reply to *prompt*."""
         stage = f"transform.{prompt.mode}"
         error = _find_model_error(outcome)
         if error is None:
@@ -176,11 +157,6 @@ class Question:
         A text that lacks such a part is repaired if possible, or else dropped. In a conversation,
         the standalone form is compared with the user's query, and all other texts are compared with
         the standalone form.
-
-        Args:
-            original_query: The user's query.
-            protected_spans: The required parts of the query, such as numbers and names.
-            language: The code of the query's language, or ``auto``.
         """
         transformation = self.transformation
         if transformation.is_empty or not self._settings.llm.guard:
@@ -258,11 +234,7 @@ def _repair_or_drop_texts(
     glossary_terms: GlossaryTerms,
     conversation: str,
 ) -> Transformation:
-    """Return *transformation* after a check that its texts contain all *protected_spans*.
-
-    The spans are parts of *query*. A text that lacks one of the spans is repaired if possible, or
-    else dropped.
-    """
+    """Return *transformation* after a check that its texts contain all *protected_spans*."""
     return guard_transformation(
         transformation,
         query=query,

@@ -83,11 +83,7 @@ _VOWELS: Final = frozenset("aeiouy")
 
 
 def _build_folding_table(kept: str) -> bytes:
-    """Return a table for `bytes.translate` that folds Western European text (Windows-1252).
-
-    Letters become lower case without accents. All other characters except digits and those in
-    *kept* become spaces.
-    """
+    """Return a table for `bytes.translate` that folds Western European text (Windows-1252)."""
     table = bytearray(b" " * 256)
     for code in range(256):
         folded = fold_text(bytes([code]).decode("cp1252", "ignore"))
@@ -195,10 +191,6 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
     - The stem has a vowel.
     - A doubled last letter becomes single: ``running`` becomes ``run``.
     - If no ending fits, only a plural s is removed.
-
-    Args:
-        word: The word, in lower case and without accents.
-        endings: The endings of the language, the longest first.
     """
     if len(word) <= _LEAST_STEM or not word.isalpha():
         return strip_plural(word)
@@ -254,12 +246,7 @@ def is_code(term: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _compile_code(code: str) -> re.Pattern[str]:
-    """Return a pattern for *code* in folded text, after a space.
-
-    The parts of a code may have a space or nothing between them: E-210, E 210 and E210 are equal.
-    A version includes its longer forms: 2.10 is also found in 2.10.1, and 3.x in 3.4. Thousands may
-    have separators.
-    """
+    """Return a pattern for *code* in folded text, after a space."""
     pieces = _CODE_PIECE.findall(code)
     is_version = pieces[0] == "v" and len(pieces) > 1
     pieces = pieces[1:] if is_version and "." in pieces[1] else pieces
@@ -349,11 +336,7 @@ def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offse
 def _is_pair_near(
     text: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
 ) -> bool:
-    """Return whether a folded text contains the words of *pair* in this order, near each other.
-
-    Fewer than *window* words may be between them. *offsets* maps each term of the text to its
-    offsets.
-    """
+    """Return whether a folded text contains the words of *pair* in this order, near each other."""
     firsts = offsets[pair[0]]
     at = 0
     for start, _ in offsets[pair[1]]:
@@ -369,10 +352,7 @@ def _is_pair_near(
 
 
 def _choose_joints(terms: Sequence[str]) -> str:
-    """Return the characters that keep the numbers of texts together.
-
-    Without a number among *terms*, it does not matter where a text's numbers end.
-    """
+    """Return the characters that keep the numbers of texts together."""
     is_needed = any(
         term.isdigit() or not set(_NUMBER_JOINTS).isdisjoint(term)
         for term in terms
@@ -382,10 +362,7 @@ def _choose_joints(terms: Sequence[str]) -> str:
 
 
 def _fold_words(text: str, joints: str) -> str:
-    """Return the words of *text*, folded and with spaces between them.
-
-    *joints* are the characters that stay between two digits.
-    """
+    """Return the words of *text*, folded and with spaces between them."""
     # Translating bytes is many times as fast as normalising characters.
     try:
         raw = text.encode("ascii" if text.isascii() else "cp1252")
@@ -399,11 +376,7 @@ def _fold_words(text: str, joints: str) -> str:
 
 
 def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
-    """Return the words of *keywords* that occur in *text*, in any form.
-
-    The words are in the order of *keywords*, without repeats. *language* is the code of the
-    language of *text*; ``""`` if unknown.
-    """
+    """Return the words of *keywords* that occur in *text*, in any form and without repeats."""
     rules = load_word_rules(language)
     held_terms = find_words(parse_question(keywords, rules), [text], rules).held[0]
     words: dict[str, str] = {}
@@ -416,11 +389,7 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
-    """Return the (begin, end) offsets of the words in *text* that are forms of *keywords*.
-
-    The offsets are in ascending order and do not overlap. *language* is the code of the language of
-    *text*; ``""`` if unknown.
-    """
+    """Return the ascending (begin, end) offsets of the forms of *keywords* in *text*."""
     rules = load_word_rules(language)
     question = parse_question(keywords, rules)
     folded_text, places = fold_each_character(text)
@@ -450,10 +419,7 @@ def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[f
 
 
 def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
-    """Return the fraction of the question's content words that the first `LEADING` texts contain.
-
-    A word counts if it occurs in at least one of these texts.
-    """
+    """Return the fraction of the question's content words in at least one of the first texts."""
     content = frozenset(question.content)
     return len(content & frozenset().union(*found_words.held[:LEADING])) / len(content)
 

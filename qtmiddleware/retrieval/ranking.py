@@ -39,11 +39,7 @@ logger: Final = get_logger("qtmiddleware")
 def align_score_direction(
     plan: Plan, results: Sequence[SearchResult], original_result: SearchResult
 ) -> Sequence[SearchResult]:
-    """Return *results* with scores in the direction of the scores in *original_result*.
-
-    Before the call, higher scores are better in *results*. If lower scores are better in
-    *original_result*, the scores in *results* are negated in place.
-    """
+    """Negate the scores of *results* in place if lower is better in *original_result*."""
     direction = find_score_direction([original_result.ranking]) or (
         1 if plan.learned.lower_is_better else -1
     )
@@ -56,10 +52,7 @@ def align_score_direction(
 def fuse_lists(
     plan: Plan, original_result: SearchResult, other_results: Sequence[SearchResult]
 ) -> FusionResult:
-    """Fuse the ranking of *original_result* with the rankings of *other_results*.
-
-    If the user's function to fuse rankings fails, *other_results* are ignored.
-    """
+    """Fuse the rankings of all results; only the question's own if the user's function fails."""
     began, options = plan.trace.measure_elapsed(), plan.settings.fusion
     selected_rankings = select_rankings(
         original_result.ranking, [result.ranking for result in other_results], options
@@ -137,13 +130,7 @@ def weigh_words(plan: Plan, fusion_result: FusionResult, found: Found) -> FusedL
 def measure_confidence(
     plan: Plan, fusion_result: FusionResult, evidence: Evidence | None, question_keywords: str
 ) -> Standing:
-    """Return the confidence in the result, by comparison with results of earlier questions.
-
-    Args:
-        fusion_result: The fused list, and the rankings that were fused.
-        evidence: How keywords changed the order; ``None`` if keywords were not used.
-        question_keywords: The keywords of the question or of its standalone form.
-    """
+    """Return the confidence in the result, by comparison with results of earlier questions."""
     if plan.call.page:
         return LATER_PAGE
     ranking = fusion_result.question_ranking or fusion_result.original_ranking
@@ -160,10 +147,7 @@ def measure_confidence(
 
 
 def record_text_presence(plan: Plan, fusion_result: FusionResult, ranked_list: FusedList) -> None:
-    """Remember whether the passages of the wrapped function contain texts.
-
-    Keywords and rerankers need texts. If there are no texts, a problem is recorded.
-    """
+    """Remember whether the function's passages contain texts, which keywords and rerankers need."""
     if plan.learned.holds_text or not (plan.call.uses_keyword_evidence or plan.call.uses_reranker):
         return
     passages = [fused.passage for fused in fusion_result.fused.items]

@@ -53,12 +53,6 @@ def build_result(
     The response has the type of the function's own response. It has as many passages as the caller
     asked for, or, if this number is unknown, as the longest list. The response never has fewer
     passages than the unchanged call.
-
-    Args:
-        results: The responses that were read, the original's first.
-        fusion_result: The fused list, and the rankings that were fused.
-        ranked_list: The fused list after keyword evidence and reranking.
-        call: The query, its settings and the number of passages asked for.
     """
     original_result = results[0]
     settings = call.settings
@@ -94,10 +88,7 @@ def build_result(
 
 
 def read_matches(variant: Variant, response: Any, call: Call) -> tuple[Match, ...]:
-    """Return the passages in *response* as matches, in the same order.
-
-    Never raises. Returns an empty tuple if *response* cannot be read.
-    """
+    """Return the passages in *response* as matches, in their order; none if it cannot be read."""
     try:
         options = call.settings.keyword_evidence
         result = read_response(variant, response, call.shape, options=options)
@@ -120,21 +111,7 @@ def read_matches(variant: Variant, response: Any, call: Call) -> tuple[Match, ..
 def _choose_passages(
     ranked_list: FusedList, original_ranking: Ranking, passage_count: int, top_k: int | None
 ) -> list[_Passage]:
-    """Return the best passages of *ranked_list*, and add missing passages of *original_ranking*.
-
-    - If *original_ranking* has fewer than *top_k* passages, the result contains all of them. To
-      make room for them, passages that only variants found are removed, the last one first.
-    - If *top_k* is unknown, the result contains all passages of *original_ranking* too.
-    - A passage that occurs twice in *original_ranking* occurs twice in the result only if the
-      result would be shorter than this ranking.
-
-    Args:
-        ranked_list: The fused list after keyword evidence and reranking.
-        original_ranking: The ranking that the search for the question returned.
-        passage_count: How many of the best passages to take.
-        top_k: How many passages the caller asked for. ``None`` if this is unknown, or if the call
-            is for a page.
-    """
+    """Return the best passages of *ranked_list*, and add missing passages of *original_ranking*."""
     own, ranked = original_ranking.keys, ranked_list.items
     keeps_own = top_k is None or len(own) < top_k
     kept = set(own) if keeps_own else set[Key]()
@@ -170,10 +147,7 @@ def _choose_passages(
 
 
 def make_scores_strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """Sort *scores* from highest to lowest, and lower equal scores a little.
-
-    A score that equals the score before it is lowered by about a millionth.
-    """
+    """Sort *scores*, highest first, and lower equal ones by about a millionth."""
     falling: list[float] = []
     for score in sorted(scores, reverse=True):
         below = falling[-1] - max(1e-6 * abs(falling[-1]), 1e-9) if falling else score
@@ -182,13 +156,7 @@ def make_scores_strictly_decreasing(scores: Sequence[float]) -> list[float]:
 
 
 def _show_question_scores(passages: Sequence[_Passage], question_ranking: Ranking) -> None:
-    """Change *passages* in place to show the scores that were computed for the user's question.
-
-    - A passage that is in *question_ranking* is shown as in this list.
-    - A passage that only variants found is shown with the lowest score of this list, because a
-      passage with a higher score would be in the list.
-    - If the list has no scores, passages that only variants found are shown unchanged.
-    """
+    """Change *passages* in place to show the scores that were computed for the user's question."""
     scores = [score for score in question_ranking.scores if score is not None]
     lowest = None
     if scores and len(scores) == len(question_ranking.scores):
@@ -211,13 +179,7 @@ def _build_match(
     variant_kinds: tuple[str, ...],
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
-    """Return *passage* as a match. Its score is ``None`` if only variants found the passage.
-
-    Args:
-        passage: A passage of the result.
-        variant_kinds: The kinds of variant that found the passage.
-        rerank_scores: The reranker's scores by key.
-    """
+    """Return *passage* as a match. Its score is ``None`` if only variants found the passage."""
     found = passage.passage
     return Match(
         id=found.id,
@@ -234,23 +196,14 @@ def _build_match(
 
 
 def _select_variant_kinds(variant_kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
-    """Return those *variant_kinds* whose searches found a passage.
-
-    If ranking i found the passage, bit i of *source_bits* is set, and the kind of its variant is
-    ``variant_kinds[i]``. If no bit is set, ``original`` is returned, because only the search for
-    the question, which was not fused, found the passage.
-    """
+    """Return those *variant_kinds* whose searches found a passage."""
     return tuple(
         dict.fromkeys(kind for bit, kind in enumerate(variant_kinds) if source_bits >> bit & 1)
     ) or ("original",)
 
 
 def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
-    """Return the result whose response is the template for the final response.
-
-    The template is the first result. If its response is ``None`` or an empty list, which may not
-    show the structure, the template is the first result with passages.
-    """
+    """Return the result whose response is the template for the final response."""
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):
         return next((result for result in results if result.ranking.keys), first)
@@ -258,10 +211,7 @@ def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
 
 
 def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
-    """Return a copy of the response in *template*, with *items* as its passages.
-
-    If *template* already has these items in this order, its own response is returned.
-    """
+    """Return a copy of the response in *template*, with *items* as its passages."""
     template_items = [passage.item for passage in template.ranking.passages]
     if len(items) == len(template_items) and all(map(is_, items, template_items)):
         return template.response

@@ -55,15 +55,6 @@ def build_variants(
 
     If the model wrote several texts of one kind, they share the weight of this kind equally. A
     text that repeats *question* becomes a variant only if the question has no weight.
-
-    Args:
-        transformation: The model's texts.
-        question: The question's text.
-        options: The weights.
-        trace: Receives a note for each repeated text.
-        keywords: The question's keywords, used to lower the weight of texts that may answer another
-            question. If the texts of one kind contain less than the fraction `ON_TOPIC` of the
-            keywords, the weight of this kind is lowered in proportion. ``""`` keeps all weights.
     """
     if transformation is NOTHING:
         return ()
@@ -101,11 +92,7 @@ def build_variants(
 
 
 def _measure_relevance(texts: Sequence[str], question_terms: Set[str]) -> float:
-    """Return how relevant *texts* are to a question, from 0 to 1.
-
-    The relevance is the fraction of *question_terms* that occur in *texts*, divided by `ON_TOPIC`,
-    but at most 1. Fewer than `TELLING` terms prove nothing, so the relevance is then 1.
-    """
+    """Return how relevant *texts* are to a question, from 0 to 1."""
     if len(question_terms) < TELLING:
         return 1.0
     return min(
@@ -125,12 +112,6 @@ def select_variants(
     - In a conversation, if *max_searches* is smaller than the number of variants, only the joined
       text is searched. The joined text then begins with the standalone form instead of the
       question. In measurements, more searches brought no gain.
-
-    Args:
-        variants: The variants of the question.
-        question: The question's own text.
-        max_searches: The limit, not counting the search for the question; ``None`` for no limit.
-        trace: Receives a note for each kind of variant without its own search.
     """
     if max_searches is None or len(variants) <= max_searches:
         return variants
@@ -254,15 +235,7 @@ async def search_texts(plan: Plan, services: Services) -> Found:
 async def search_variants(
     variants: Sequence[Variant], plan: Plan, services: Services
 ) -> list[SearchResult]:
-    """Search *variants* at the same time, and return the responses that could be read.
-
-    If the wrapped function takes vectors, all variants are embedded in one batch first.
-
-    Args:
-        variants: The variants to search.
-        plan: What is understood of the question. Receives durations, counts and failures.
-        services: Calls the function and the embedder.
-    """
+    """Search *variants* at the same time, and return the responses that could be read."""
     if not variants:
         return []
     call, trace = plan.call, plan.trace
@@ -307,22 +280,14 @@ async def search_variants(
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class KeywordSearch:
-    """A search of the call's text fields for the question's keywords.
-
-    Attributes:
-        results: The response; empty if the search failed or was not made.
-        error: What the search raised; ``None`` if it succeeded or was late.
-    """
+    """The *results* of a search of the call's text fields, none if it failed, and its *error*."""
 
     results: Sequence[SearchResult] = ()
     error: BaseException | None = None
 
 
 async def search_by_keywords(plan: Plan, services: Services, deadline: Deadline) -> KeywordSearch:
-    """Search the call's text fields for the question's keywords.
-
-    The keywords are sent as a text clause, the keyword part of a hybrid search.
-    """
+    """Search the call's text fields for the keywords, the keyword part of a hybrid search."""
     fusion, hybrid = plan.settings.fusion, plan.settings.hybrid
     weight = (fusion.weights["original"] or 1.0) * hybrid.bm25_weight
     variant = Variant(TEXT_CLAUSE, plan.keywords, weight / (hybrid.vector_weight or 1.0))

@@ -53,11 +53,7 @@ class TransformStage:
     def find_cached_transformation(
         self, *, should_count_lookup: bool = True
     ) -> Transformation | None:
-        """Return the transformation in this process's cache; ``None`` if there is none.
-
-        If *should_count_lookup* is true, the cache counts a hit or a miss. Pass false for the
-        second lookup of a question.
-        """
+        """Return the transformation in this process's cache; ``None`` if there is none."""
         remembered = (
             None
             if self._key is None
@@ -75,11 +71,7 @@ class TransformStage:
         return transformation
 
     async def _share_result(self, services: Services, llm_deadline: Deadline) -> Result:
-        """Return the model's transformation and the degradations.
-
-        If a model call for an identical question is running, wait for its result instead of asking
-        the model again.
-        """
+        """Return the model's transformation and the degradations."""
         flights, key, io = self._cache.flights, self._key, services.io
         # Waiting in a loop that is not asyncio's would block the leader, too.
         if key is None or not io.can_wait:
@@ -113,10 +105,7 @@ class TransformStage:
     async def _get_cached_or_new_transformation(
         self, services: Services, llm_deadline: Deadline
     ) -> Result:
-        """Return the transformation from a cache or from the model, with the degradations.
-
-        A transformation from the model is cached if there are no degradations.
-        """
+        """Return the transformation from a cache or from the model, with the degradations."""
         # Since the first lookup, another request may have filled the cache.
         remembered = self.find_cached_transformation(should_count_lookup=False)
         if remembered is None:
@@ -157,11 +146,7 @@ class TransformStage:
         return transformation, degradations
 
     def _record_relevance(self) -> None:
-        """Remember which fraction of the question's words the model's texts keep.
-
-        A broader question or a hypothetical passage alone may use other words. So may the texts of
-        a conversation, whose topic is in earlier messages.
-        """
+        """Remember which fraction of the question's words the model's texts keep."""
         plan, model, written = self._plan, self._call.model, self._question.transformation
         if model is None or plan.is_follow_up:
             return
@@ -175,10 +160,7 @@ class TransformStage:
     async def _read_from_shared_cache(
         self, services: Services, llm_deadline: Deadline
     ) -> Transformation | None:
-        """Return the transformation in the shared cache, and copy it to this process's cache.
-
-        Returns ``None`` if there is no shared cache or no transformation that can be used.
-        """
+        """Return the transformation in the shared cache, and copy it to this process's cache."""
         shared = self._cache.shared
         if shared is None or self._key is None:
             return None
