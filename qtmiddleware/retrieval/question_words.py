@@ -463,8 +463,9 @@ def count_terms(
         counts: dict[str, int] = {}
         neighbours: list[Pair] = []
         previous_place, previous_term = -2, ""
+        # Most words are none of the terms: `map` passes over them fastest.
         for place, term in [
-            (place, forms[word]) for place, word in enumerate(words) if word in forms
+            (place, term) for place, term in enumerate(map(forms.get, words)) if term
         ]:
             counts[term] = counts.get(term, 0) + 1
             if place == previous_place + 1:
