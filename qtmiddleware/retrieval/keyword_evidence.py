@@ -2,8 +2,7 @@
 
 The question's words change the order only if a passage contains clearly more of these words than
 the passage that the wrapped function ranked first. The module `question_words` scores these words.
-If a model added words, or if the settings fix the weight of keywords, BM25 scores all words
-(`score_by_keywords`).
+If a model added words, or if the settings fix the weight of keywords, BM25 scores all words.
 """
 
 from __future__ import annotations
@@ -379,25 +378,6 @@ def add_keyword_evidence(
     ]
 
 
-def score_by_keywords(
-    keywords: WeightedKeywords, texts: Sequence[str | None]
-) -> list[float] | None:
-    """Return a score per text for the keywords of several queries; higher is better.
-
-    Returns ``None`` if no text contains any keyword.
-
-    A query's score for a text is the BM25 score of its words, plus `PAIR` x idf for each pair of
-    words that are neighbours in both the query and the text. `normalise_scores` scales the scores
-    of each query. The scaled scores are combined:
-
-    result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
-
-    Both sums are over the queries that match any text. `OVERLAP` says how independent the queries
-    are, from 1 (they repeat each other) to 2 (independent).
-    """
-    return _score_texts(*_list_and_count_query_terms(keywords, texts))
-
-
 class _QueryTerms(NamedTuple):
     """The words of one query.
 
@@ -430,7 +410,16 @@ def _list_and_count_query_terms(
 def _score_texts(
     queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
-    """Return how well each text matches the *queries*; ``None`` if no text matches any query."""
+    """Return how well each text matches the *queries*; ``None`` if no text matches any query.
+
+    A query's score for a text is the BM25 score of its words, plus `PAIR` x idf for each pair of
+    words that are neighbours in both. `normalise_scores` scales the scores of each query. Then:
+
+    result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
+
+    Both sums are over the queries that match any text. `OVERLAP` says how independent the queries
+    are, from 1 (they repeat each other) to 2 (independent).
+    """
     term_gains = compute_term_gains(text_terms)
     pair_gains = compute_pair_gains(text_terms)
     size = len(text_terms)

@@ -31,7 +31,6 @@ from qtmiddleware.preprocessing import (
 )
 from qtmiddleware.preprocessing.text import clean_text, normalise_text, shorten_text, split_terms
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
 from qtmiddleware.transforms import (
     PROMPTS,
@@ -150,7 +149,6 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "faults of a check": _quietly(
         lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)
     ),
-    "score_by_keywords": _quietly(lambda text: score_by_keywords([(text, 1.0)], [text, "a"])),
     "query_words": _quietly(extract_query_words),
     "index_text": _quietly(lambda text: extract_index_words(text, "{}")),
     "chunks": _quietly(_chunked),
