@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,7 +13,7 @@ from typer import Option
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
-from qtmiddleware.kit.bulk.run import CONCURRENCY, STDIN, BulkReport, transform_file
+from qtmiddleware.kit.bulk import CONCURRENCY, BulkReport, transform_file
 from qtmiddleware.kit.cli import FAILED
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.options import AsJson, ConfigFile, Engine, Kind, Questions, Sets
@@ -39,7 +38,7 @@ _ADVICE: Final = {
     "timeout": "raise limits.llmTimeoutMs",
     "truncated": "raise llm.maxTokens",
 }
-"""What to do about a model call that failed, by the reason."""
+"""What to do about a failed model call, by reason."""
 
 
 def command(
@@ -56,11 +55,11 @@ def command(
         ),
     ] = None,
     file: Annotated[
-        str | None,
-        Option(help="File of questions; needs --out. Use - for standard input."),
+        Path | None,
+        Option(help="CSV, JSON or text file of questions, one per line; needs --out."),
     ] = None,
     output: Annotated[
-        str | None,
+        Path | None,
         Option(
             "--out",
             help=(
@@ -91,26 +90,16 @@ def command(
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
     report_default_files({}, named_config=config)
-    if (file, output, engine) == (None, None, None):
-        _transform_questions(loaded, questions, history or [], as_json=json_output)
-        return
-    if file is None or output is None:
-        missing = "--file" if file is None else "--out"
-        present = "--file" if file else "--out" if output else "--engine"
-        raise ConfigError(f"{present} needs {missing}", path=missing)
-    if questions or history:
-        raise ConfigError(
-            'with --file, questions and their "history" must stand in the file', path="--file"
-        )
-    report = _transform_file(
-        loaded, file, output, concurrency=concurrency, on_ray=engine is not None
-    )
-    if json_output:
-        write_json(report.to_dict())
+    if file is not None and output is not None:
+        if questions or history:
+            raise ConfigError(
+                'with --file, questions and their "history" must stand in the file', path="--file"
+            )
+        _transform_file(loaded, file, output, concurrency, on_ray=bool(engine), as_json=json_output)
+    elif file is not None or output is not None or engine is not None:
+        raise ConfigError("--file and --out need each other, and --engine needs both", path="--out")
     else:
-        out.write(_summarize(report))
-    if not report.is_whole:
-        raise typer.Exit(FAILED)
+        _transform_questions(loaded, questions, history or [], as_json=json_output)
 
 
 def _transform_questions(
@@ -123,9 +112,16 @@ def _transform_questions(
         for index, text in enumerate(history)
     ]
     rows: list[dict[str, Any]] = []
+    reasons: set[str] = set()
+    # One usable reply shows that the model works.
+    has_failed = calls_model
     with QueryMiddleware(config) as middleware:
         for text in questions or filter(str.strip, (line.rstrip("\r\n") for line in sys.stdin)):
             transformation = middleware.transform(text, history=messages)
+            remarks = {remark for _, remark in transformation.notes}
+            reasons |= remarks
+            if not transformation.is_empty or remarks & {NONE_NEEDED, SAME}:
+                has_failed = False
             keywords = middleware.preprocess(text)
             rows.append({"query": text, "preprocessed": keywords, **asdict(transformation)})
             if as_json:
@@ -141,33 +137,22 @@ def _transform_questions(
                 notes.write(f"{stage}: {remark}")
     if as_json:
         write_json(rows)
-    # One usable reply shows that the model works, so the command succeeds.
-    if calls_model and rows and not any(map(_has_usable_reply, rows)):
-        reasons = sorted({reason for row in rows for _, reason in row["notes"]})
-        advice = "".join(f"; {_ADVICE[reason]}" for reason in reasons if reason in _ADVICE)
-        message = f"the language model's reply was not usable ({', '.join(reasons)}){advice}"
-        raise ModelError("unavailable", message)
-
-
-def _has_usable_reply(row: Mapping[str, Any]) -> bool:
-    """Return whether the model's reply contains a text, or says that no text is needed."""
-    return any(row[name] for name in TEXT_FIELDS) or any(
-        remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]
-    )
+    if has_failed and rows:
+        advice = [f"; {_ADVICE[reason]}" for reason in sorted(reasons) if reason in _ADVICE]
+        raise ModelError(
+            "unavailable",
+            f"the language model's reply was not usable ({', '.join(sorted(reasons))})"
+            + "".join(advice),
+        )
 
 
 def _transform_file(
-    config: Config, questions: str, results: str, *, concurrency: int, on_ray: bool
-) -> BulkReport:
-    """Transform the questions in a file, append the results to another, and return a report.
-
-    Shows the progress and what failed on stderr. If an error stopped the run, a note says how to
-    continue, because the results so far are in the output.
-    """
+    config: Config, questions: Path, results: Path, concurrency: int, *, on_ray: bool, as_json: bool
+) -> None:
+    """Transform the questions in a file, append the results to another, and write a report."""
     if on_ray:
         # Ray writes messages to stdout, where programs read the report.
         divert_stdout()
-    same = "the same questions and the same command" if questions == STDIN else "the same command"
     try:
         with open_progress_bar() as update, show_warnings():
             report = transform_file(
@@ -175,57 +160,43 @@ def _transform_file(
                 results,
                 config=config,
                 concurrency=concurrency,
-                show=lambda it: update("transforming", it.done, it.total),
+                show=lambda it: update("transforming", it.before + it.made, it.total),
                 on_ray=on_ray,
             )
+    except ConfigError:
+        raise
     except (KeyboardInterrupt, QtMiddlewareError) as error:
         # The lines are counted in the file, because an interrupt may come after a line is written
         # and before the report counts it.
-        path = Path(results)
-        lines = path.read_bytes().count(b"\n") if path.is_file() else 0
-        if not isinstance(error, ConfigError):
-            write_note(f"{format_count(lines, 'line')} in {results}; run {same} to continue")
-        if not isinstance(error, ModelError):
-            raise
-        message = f"the run was stopped: {error}"
-        if error.reason == "over_budget":
-            message = f"{error}, and the budget is spent; raise the limit and run {same}"
-        raise ModelError(error.reason, message) from error
-    if report.broken_lines:
-        lines_read = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
-        more = "; ..." if report.broken_lines > len(report.broken) else ""
-        name = "standard input" if questions == STDIN else questions
+        lines = results.read_bytes().count(b"\n") if results.is_file() else 0
         write_note(
-            f"{report.broken_lines:,} of {format_count(report.done, 'line')} of {name}"
-            f" could not be read: {lines_read}{more}"
+            f"{format_count(lines, 'line')} in {results}; run the same command to continue"
+            + (", with a higher budget" if getattr(error, "reason", "") == "over_budget" else "")
         )
+        raise
     if report.failed:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
         failed = format_count(report.failed.total(), "question")
-        write_note(f"{failed} failed ({reasons}); run {same} to retry")
-    return report
+        write_note(f"{failed} failed ({reasons}); run the same command to retry")
+    if as_json:
+        write_json(report.to_dict())
+    else:
+        out.write(_summarize(report))
+    if report.failed:
+        raise typer.Exit(FAILED)
 
 
 def _summarize(report: BulkReport) -> str:
-    """Return a summary of *report* in two lines: the questions, tokens, cost and time."""
-    counts = {
-        "failed": report.failed.total(),
-        "not read": report.broken_lines,
-        "done before": report.before,
-    }
-    phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
-    phrases += [f"{count:,} {name}" for name, count in counts.items() if count]
-    rate = report.made / report.seconds if report.seconds else 0.0
+    """Return the numbers of questions and calls, the tokens, the cost and the time."""
+    done = report.made - report.failed.total()
+    cost = "cost not known"
+    if report.cost_usd is not None:
+        # A few calls of a cheap model cost something, so rounding must not show $0.0000.
+        is_tiny = 0 < report.cost_usd < 0.00005
+        cost = "<$0.0001" if is_tiny else f"${report.cost_usd:,.4f}"
     return (
-        f"{format_count(report.done, 'line')}: {', '.join(phrases)}\n"
+        f"{format_count(report.total, 'question')}: {done:,} transformed,"
+        f" {report.failed.total():,} failed, {report.before:,} done before\n"
         f"{format_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
-        f" {report.output_tokens:,} written, {_describe_cost(report)};"
-        f" {report.seconds:.1f} s ({rate:.1f} per second)"
+        f" {report.output_tokens:,} written, {cost}; {report.seconds:.1f} s"
     )
-
-
-def _describe_cost(report: BulkReport) -> str:
-    if report.cost_usd is None:
-        return "cost not known"
-    # A few calls of a cheap model cost something, so rounding must not show $0.0000.
-    return "<$0.0001" if 0 < report.cost_usd < 0.00005 else f"${report.cost_usd:,.4f}"

@@ -536,9 +536,11 @@ def _find_list(whole: dict[str, Any]) -> list[Any]:
             }
             for id_, text in queries.items()
         ]
-    for value in whole.values():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            return value
+    # The only line of a file may be a question with a history.
+    if whole.keys().isdisjoint(QUESTION_NAMES):
+        for value in whole.values():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                return value
     return [whole]
 
 

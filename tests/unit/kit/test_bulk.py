@@ -1,0 +1,226 @@
+"""A file of questions, and the file of results: what is there is skipped, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.kit import bulk
+from qtmiddleware.kit.bulk import CALL_SECONDS, BulkReport, transform_file
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.types import Deadline
+
+CONFIG = Config.load({"transformationType": "rewrite"}, environ={})
+TURNS = [{"role": "user", "content": "Who?"}]
+
+
+class Rewriting:
+    """Rewrites every question, or raises what *fail* returns for it and the number of its calls."""
+
+    name = "rewriting"
+
+    def __init__(self, fail: Callable[[str, int], ModelError | None] = lambda *_: None) -> None:
+        self.fail = fail
+        self.asked: list[str] = []
+        self.seconds: list[float] = []
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        self.asked.append(prompt.query)
+        self.seconds.append(deadline.remaining())
+        if error := self.fail(prompt.query, self.asked.count(prompt.query)):
+            raise error
+        text = json.dumps({"rewrite": f"please {prompt.query}"})
+        return Reply(text, input_tokens=7, output_tokens=3, cost_usd=0.5)
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        return self.complete(prompt, deadline)
+
+
+def run(
+    folder: Path, questions: list[str], model: Any = None, config: Config = CONFIG
+) -> BulkReport:
+    (folder / "in.txt").write_text("\n".join(questions), "utf-8")
+    client = model or Rewriting()
+    return transform_file(folder / "in.txt", folder / "out.jsonl", config=config, client=client)
+
+
+def records(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "out.jsonl").read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        (
+            "q.jsonl",
+            json.dumps({"query": "Why?", "id": "q1", "history": TURNS}),
+            [{"id": "q1", "query": "Why?", "history": TURNS}],
+        ),
+        ("q.json", '[{"text": "Why?", "_id": 7}]', [{"id": "7", "query": "Why?"}]),
+        (
+            "q.csv",
+            '\ufeffQuestion,id\n"Where, exactly?",p-1\nWhy?,p-2\n',
+            [{"id": "p-1", "query": "Where, exactly?"}, {"id": "p-2", "query": "Why?"}],
+        ),
+        ("q.tsv", "id\tquery\n1\tWhy?\n", [{"id": "1", "query": "Why?"}]),
+        (
+            "q.txt",
+            '\ufeffWhy?\r\n\r\n   \n{"query": 1}\n',
+            [{"id": "1", "query": "Why?"}, {"id": "4", "query": '{"query": 1}'}],
+        ),
+        ("q.jsonl", '{"query": "\\ud800"}', [{"id": "1", "query": "\ud800"}]),
+    ],
+)
+def test_questions_are_read_as_people_keep_them(
+    tmp_path: Path, name: str, data: str, expected: list[Any]
+) -> None:
+    (tmp_path / name).write_text(data, "utf-8")
+    out = tmp_path / "out.jsonl"
+    config = Config.load({"transformationType": "none"}, environ={})
+    # A second run finds each of them.
+    for before in (0, len(expected)):
+        report = transform_file(tmp_path / name, out, config=config)
+        assert (report.total, report.before) == (len(expected), before)
+    found = [{key: row.get(key) for key in expected[0]} for row in records(tmp_path)]
+    assert sorted(found, key=lambda row: row["id"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("q.jsonl", b'{"query": "a"}\n{"query', "line 2: is not JSON"),
+        ("q.txt", b"a\n\xff\n", "line 2: is not UTF-8"),
+        ("q.csv", b"name,id\nWhy?,1\n", "must name a column question"),
+        ("q.txt", b"a" * 9_000, "question 1 of .* has"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_before_anything_is_asked(
+    tmp_path: Path, name: str, data: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    model = Rewriting()
+    with pytest.raises(ValueError, match=reason):
+        transform_file(tmp_path / name, tmp_path / "out.jsonl", config=CONFIG, client=model)
+    assert model.asked == []
+
+
+def test_lines_that_are_there_are_skipped(tmp_path: Path) -> None:
+    report = run(tmp_path, ["Why?", "Who?"])
+    assert (report.made, report.calls, report.input_tokens, report.cost_usd) == (2, 2, 14, 1.0)
+    report = run(tmp_path, ["Why?", "Who?", "When?"])
+    assert (report.before, report.made, report.total) == (2, 1, 3)
+    assert {row["id"]: row["rewrite"] for row in records(tmp_path)} == {
+        "1": "please Why?",
+        "2": "please Who?",
+        "3": "please When?",
+    }
+
+
+@pytest.mark.parametrize("tail", [b'{"id": "2", "qu', b"{"])
+def test_what_a_killed_run_left_is_asked_again(tmp_path: Path, tail: bytes) -> None:
+    run(tmp_path, ["Why?"])
+    with (tmp_path / "out.jsonl").open("ab") as file:
+        file.write(tail)
+    report = run(tmp_path, ["Why?", "Who?"])
+    assert (report.before, report.made) == (1, 1)
+    assert [row["query"] for row in records(tmp_path)] == ["Why?", "Who?"]
+
+
+@pytest.mark.parametrize(
+    ("questions", "kind", "reason"),
+    [
+        (["Where?"], "rewrite", "has another question with the id 1"),
+        (["Why?"], "hyde", "was started with another config"),
+    ],
+)
+def test_an_output_of_another_file_or_config_stays_as_it_is(
+    tmp_path: Path, questions: list[str], kind: str, reason: str
+) -> None:
+    run(tmp_path, ["Why?"])
+    before = (tmp_path / "out.jsonl").read_bytes()
+    config = Config.load({"transformationType": kind}, environ={})
+    with pytest.raises(ConfigError, match=reason):
+        run(tmp_path, questions, config=config)
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["precious\n", "precious", '{"a": 1}\n', "[1]\n"])
+def test_a_file_that_no_run_made_stays_as_it_is(tmp_path: Path, content: str) -> None:
+    (tmp_path / "out.jsonl").write_text(content, "utf-8")
+    with pytest.raises(ConfigError, match="lines that no run has written"):
+        run(tmp_path, ["Why?"])
+    assert (tmp_path / "out.jsonl").read_text("utf-8") == content
+
+
+def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious", "utf-8")
+    (tmp_path / "out.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(ConfigError, match="links are not followed"):
+        run(tmp_path, ["Why?"])
+    assert (tmp_path / "victim").read_text("utf-8") == "precious"
+
+
+def test_what_a_busy_service_refuses_is_asked_again(tmp_path: Path) -> None:
+    def fail(question: str, calls: int) -> ModelError | None:
+        reason = ("rate_limited", "unavailable", "timeout")[calls - 1 : calls]
+        return ModelError(reason[0], retry_after=0.01) if question == "Who?" and reason else None
+
+    model = Rewriting(fail)
+    report = run(tmp_path, ["Why?", "Who?", "When?"], model)
+    assert (report.made, report.failed) == (3, {})
+    assert model.asked.count("Who?") == 4
+
+
+def test_a_question_that_the_model_refuses_gets_no_line_and_is_asked_again(tmp_path: Path) -> None:
+    model = Rewriting(lambda question, _: ModelError("refused") if question == "Who?" else None)
+    report = run(tmp_path, ["Why?", "Who?"], model)
+    assert (report.failed, report.made) == ({"refused": 1}, 2)
+    assert [row["query"] for row in records(tmp_path)] == ["Why?"]
+    assert run(tmp_path, ["Why?", "Who?"]).made == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "most_calls"), [("unauthorized", 8), ("over_budget", 8), ("rejected", 10)]
+)
+def test_what_fails_for_every_question_stops_the_run(
+    tmp_path: Path, reason: str, most_calls: int
+) -> None:
+    model = Rewriting(lambda *_: ModelError(reason))
+    with pytest.raises(ModelError, match=reason):
+        run(tmp_path, [f"Who is {number}?" for number in range(100)], model)
+    assert len(model.asked) <= most_calls
+    assert records(tmp_path) == []
+
+
+def test_a_dead_service_stops_the_run_and_a_question_that_always_fails_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PATIENCE", 0.3)
+    dead = Rewriting(lambda *_: ModelError("unavailable"))
+    with pytest.raises(ModelError, match="unavailable"):
+        run(tmp_path, ["Why?"] * 30, dead)
+    # The other question is answered while this one fails.
+    model = Rewriting(
+        lambda question, calls: ModelError("timeout") if question == "Why?" or calls == 1 else None
+    )
+    report = run(tmp_path, ["Why?", "Who?"], model)
+    assert report.failed == {"timeout": 1}
+    assert [row["query"] for row in records(tmp_path)] == ["Who?"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"), [({}, CALL_SECONDS), ({"llmTimeoutMs": 5_000}, 5.0)]
+)
+def test_a_call_has_a_minute_unless_the_config_says_otherwise(
+    tmp_path: Path, limits: dict[str, int], seconds: float
+) -> None:
+    model = Rewriting()
+    config = Config.load({"transformationType": "rewrite", "limits": limits}, environ={})
+    run(tmp_path, ["Why?"], model, config)
+    assert seconds - 4 < model.seconds[0] <= seconds
