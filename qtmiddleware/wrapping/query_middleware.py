@@ -438,7 +438,7 @@ class QueryMiddleware(CopiedAsItself):
 
         For a list of queries, return their transformations in the same order. If the model fails
         for a query, no exception is raised: the query's transformation is empty, and its ``notes``
-        say why. For many queries, `qtmiddleware.kit.bulk.transform_stream` keeps to the service's
+        say why. For many queries, `qtmiddleware.kit.bulk.transform_file` keeps to the service's
         rate limits.
 
         Raises:

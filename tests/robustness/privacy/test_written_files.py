@@ -14,7 +14,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.bulk.run import transform_file
+from qtmiddleware.kit.bulk import transform_file
 from qtmiddleware.kit.cli.output import check_report, write_report
 from qtmiddleware.kit.evaluation import Report
 from qtmiddleware.kit.evaluation.bench import require_writable
@@ -115,7 +115,7 @@ def record_reply(place: Path) -> None:
 def transform(place: Path) -> None:
     (place.parent / "asked.txt").write_text(QUERY)
     config = qtm.Config.load({"transformationType": "none"}, environ={})
-    transform_file(place.parent / "asked.txt", place, config=config, overwrite=True)
+    transform_file(place.parent / "asked.txt", place, config=config)
 
 
 REPORT = Report("A headline.", "", "a set", (), (), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -205,10 +206,17 @@ def test_a_dead_service_stops_the_run_and_a_question_that_always_fails_does_not(
     dead = Rewriting(lambda *_: ModelError("unavailable"))
     with pytest.raises(ModelError, match="unavailable"):
         run(tmp_path, ["Why?"] * 30, dead)
-    # The other question is answered while this one fails.
-    model = Rewriting(
-        lambda question, calls: ModelError("timeout") if question == "Why?" or calls == 1 else None
-    )
+    is_failing = Event()
+
+    def fail(question: str, _: int) -> ModelError | None:
+        if question == "Why?":
+            is_failing.set()
+            return ModelError("timeout")
+        # The other question is answered while this one fails.
+        assert is_failing.wait(20)
+        return None
+
+    model = Rewriting(fail)
     report = run(tmp_path, ["Why?", "Who?"], model)
     assert report.failed == {"timeout": 1}
     assert [row["query"] for row in records(tmp_path)] == ["Who?"]
