@@ -63,6 +63,11 @@ def test_this_machine_is_answered(served: Served) -> None:
     assert not [name for name in response.headers if name.startswith("access-control")]
 
 
+def test_a_stream_that_would_never_say_anything_is_refused(served: Served) -> None:
+    response = httpx.get(served.url, headers={"accept": "text/event-stream"}, timeout=PATIENCE)
+    assert response.status_code == 405
+
+
 @pytest.mark.parametrize(
     "headers",
     [

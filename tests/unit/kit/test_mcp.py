@@ -11,8 +11,7 @@ import pytest
 from mcp import Client
 
 import qtmiddleware as qtm
-from qtmiddleware.kit.mcp.fetch_tool import FetchTool
-from qtmiddleware.kit.mcp.server import build_server, refuse_streams
+from qtmiddleware.kit.mcp import FetchTool, build_server
 from tests.support.waiting import await_until
 
 ROWS = [{"id": "a", "text": "Jaco is healthy."}]
@@ -93,18 +92,3 @@ async def test_a_function_that_exits_ends_nothing(is_async: bool) -> None:
             result = await client.call_tool("search", {"query": query})
             assert result.is_error is is_failure
             assert "a bad query" not in result.content[0].text
-
-
-async def test_a_stream_without_messages_is_refused_and_a_call_is_passed_on() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        sent.append("passed on")
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message.get("status"))
-
-    for method, answer in (("GET", 405), ("POST", "passed on")):
-        sent.clear()
-        await refuse_streams(app)({"type": "http", "method": method}, None, send)  # type: ignore[arg-type]
-        assert sent[0] == answer
