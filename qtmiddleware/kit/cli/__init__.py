@@ -36,28 +36,26 @@ def main() -> None:
     except BrokenPipeError as error:
         # The reader closed the pipe, as `head` does. If retrieval got worse, the exit code still
         # says so.
-        exit_error = error.__context__
-        is_worse = isinstance(exit_error, SystemExit) and exit_error.code == WORSE
-        _exit_quietly(WORSE if is_worse else 0)
+        is_worse = getattr(error.__context__, "code", 0) == WORSE
+        _discard_output()
+        sys.exit(WORSE if is_worse else 0)
     except KeyboardInterrupt:
         _exit_with_message("interrupted", INTERRUPTED)
     except SystemExit as exit_error:
         # Typer turns a closed pipe and Ctrl-C into an exit of its own: the first with the code of a
         # failure, the second without a message.
         if isinstance(exit_error.__context__, BrokenPipeError):
-            _exit_quietly()
-        elif exit_error.code == INTERRUPTED:
+            _discard_output()
+            sys.exit(0)
+        if exit_error.code == INTERRUPTED:
             _exit_with_message("interrupted", INTERRUPTED)
-        else:
-            raise
-    except (ConfigError, InvalidQuery) as error:
-        _exit_with_message(str(error), USAGE)
-    except QtMiddlewareError as error:
-        _exit_with_message(str(error), FAILED)
-    except OSError as error:
-        # The output may be a file on a full disk, and the final flush would fail a second time.
-        _discard_output()
-        _exit_with_message(str(error), FAILED)
+        raise
+    except (QtMiddlewareError, OSError) as error:
+        if isinstance(error, OSError) and not isinstance(error, QtMiddlewareError):
+            # The output may be a file on a full disk, and the final flush would fail again.
+            _discard_output()
+        is_usage = isinstance(error, ConfigError | InvalidQuery)
+        _exit_with_message(str(error), USAGE if is_usage else FAILED)
 
 
 def _repair_streams() -> None:
@@ -67,15 +65,13 @@ def _repair_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
         # A terminal that lacks a character shows a replacement, and bytes that are not text are
         # read as a replacement. Neither ends the program.
-        if hasattr(stream, "reconfigure"):
+        if hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
 def _run_app() -> None:
-    """Run the ``qtm`` app. Raises `MissingExtra` if rich or typer is not installed."""
     # The app's own imports would fail with an error that does not name the extra to install.
     try:
         import rich  # noqa: F401
@@ -94,12 +90,6 @@ def _restore_stdout() -> None:
     """Undo `output.divert_stdout`, if a command called it."""
     if output := sys.modules.get("qtmiddleware.kit.cli.output"):
         sys.stdout, output.out.file = output.out.file, None
-
-
-def _exit_quietly(exit_code: int = 0) -> NoReturn:
-    """Exit with *exit_code* and no message, for use when no program reads the output any more."""
-    _discard_output()
-    sys.exit(exit_code)
 
 
 def _discard_output() -> None:

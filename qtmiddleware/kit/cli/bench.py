@@ -16,7 +16,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli import WORSE
-from qtmiddleware.kit.cli.environment import ASSIGNED, override_options, report_default_files
+from qtmiddleware.kit.cli.environment import ASSIGNED, override_options
 from qtmiddleware.kit.cli.options import (
     Arguments,
     AsJson,
@@ -56,7 +56,6 @@ from qtmiddleware.kit.evaluation import (
     verdict,
 )
 from qtmiddleware.kit.evaluation.bench import (
-    CACHE,
     READING,
     Bench,
     BenchOptions,
@@ -82,9 +81,6 @@ _SHARED_KEYS: Final = (
     "llm.baseUrl",
     "store.readPrice",
 )
-# These groups override the files' settings: without a cache every call is counted, and no query log
-# is written.
-_FIXED_GROUPS: Final[System] = {group: MEASURED[group] for group in ("cache", "log")}
 
 
 def command(
@@ -164,7 +160,6 @@ def command(
         check_report(report)
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
-    report_default_files({"replies and vectors": CACHE}, named_config=config)
     source = _open_function(function, arguments, embed)
     with (
         show_warnings(hidden_events=("retrieval_degraded",)),
@@ -223,9 +218,7 @@ def _load_configs(names: Sequence[str], assignments: Sequence[str]) -> dict[str,
         name = f"preset {source}" if re.fullmatch(r"[\w-]+", source) else Path(source).stem
         if name in configs:
             raise ConfigError(
-                "two config files have the same name; rename one, because the name is that of the"
-                " system",
-                path="config",
+                f"two config files have the same name, {name}; rename one", path="config"
             )
         if name in SYSTEMS:
             raise ConfigError(
@@ -238,15 +231,11 @@ def _load_configs(names: Sequence[str], assignments: Sequence[str]) -> dict[str,
 def _find_shared_settings(
     configs: Mapping[str, Config], assignments: Sequence[str], shared_keys: Sequence[str]
 ) -> Settings:
-    """Return the settings that all systems share, such as the models and the search price.
-
-    Raises `ConfigError` if two config files differ in one of *shared_keys*, or if one of
-    *assignments* needs a config file.
-    """
-    loaded = list(configs.values()) or [override_options(Config.load(None), assignments)]
+    """Return the settings that all systems share, such as the models and the search price."""
     if not configs:
+        config = override_options(Config.load(None), assignments)
         # The standard systems have fixed settings, so such a setting would change nothing.
-        for key, _, origin in loaded[0].rows():
+        for key, _, origin in config.rows():
             if origin == ASSIGNED and key not in shared_keys and not key.startswith("llm."):
                 raise ConfigError(
                     f"--set {key} needs --config, because it changes only the systems of config"
@@ -254,13 +243,17 @@ def _find_shared_settings(
                     path=key,
                     source=ASSIGNED,
                 )
-    first, *others = [{key: value for key, value, _ in config.rows()} for config in loaded]
-    for key in shared_keys:
-        if any(other.get(key) != first.get(key) for other in others):
+        return config.settings
+    first, *others = [
+        {key: value for key, value, _ in config.rows() if key in shared_keys}
+        for config in configs.values()
+    ]
+    for key in first:
+        if any(other[key] != first[key] for other in others):
             raise ConfigError(
                 f"the config files must have the same {key}; compare one at a time", path=key
             )
-    return loaded[0].settings
+    return next(iter(configs.values())).settings
 
 
 def _open_function(
@@ -268,9 +261,9 @@ def _open_function(
 ) -> FunctionSource | None:
     """Import and return the function that *function* names; ``None`` without a name."""
     if function is None:
-        for option, value in (("--arg", arguments), ("--embed", embed)):
-            if value:
-                raise ConfigError(f"{option} needs --function", path=option)
+        if arguments or embed:
+            option = "--arg" if arguments else "--embed"
+            raise ConfigError(f"{option} needs --function", path=option)
         return None
     fn = import_function(function)
     if not callable(fn):
@@ -291,16 +284,19 @@ def _select_systems(
 ) -> dict[str, System]:
     """Return the systems to measure: the *selection* or the usual ones, and the config files.
 
-    Writes the notes of the bench. Raises `ConfigError` if a system needs a model or recorded
-    replies that are missing.
+    Raises `ConfigError` if a system needs a model or recorded replies that are missing.
     """
     systems = dict(selection or chosen(USUAL if bench.has_model else FREE))
-    unrecorded = [name for name, it in systems.items() if bench.list_missing_fields(it)]
     if selection is None:
-        systems = {name: it for name, it in systems.items() if name not in unrecorded}
+        skipped = sorted(name for name, it in systems.items() if bench.list_missing_fields(it))
+        systems = {name: it for name, it in systems.items() if name not in skipped}
+        if skipped:
+            names = ", ".join(skipped)
+            write_note(f"Skipped, because the recording has no replies for them: {names}.")
     for name, config in configs.items():
         values = config.to_dict(with_defaults=False)
-        fixed = {key: {**values.get(key, {}), **group} for key, group in _FIXED_GROUPS.items()}
+        # Without a cache every call is counted, and no query log is written.
+        fixed = {key: {**values.get(key, {}), **MEASURED[key]} for key in ("cache", "log")}
         systems[name] = {**values, **fixed}
     asking = [
         name for name, it in systems.items() if it.get("transformationType", "none") != "none"
@@ -315,9 +311,6 @@ def _select_systems(
         raise ConfigError(
             f"the recording has no replies for {', '.join(missing)}; leave it out", path="systems"
         )
-    if unrecorded:
-        names = ", ".join(sorted(unrecorded))
-        write_note(f"Skipped, because the recording has no replies for them: {names}.")
     for remark in bench.notes:
         write_note(remark)
     return systems
@@ -332,19 +325,18 @@ def _confirm_searches(
     """
     price = bench.system.function.middleware.settings.store.read_price
     count = bench.count_searches(systems)
-    cost = "" if price is None else f" The cost is at most ${count * price / 1e6:,.2f}."
-    write_note(f"{function_name} is called at most {count:,} times.{cost}")
+    cost = _PRICE if price is None else f"The cost is at most ${count * price / 1e6:,.2f}."
+    write_note(
+        f"{function_name} is called at most {count:,} times.{'' if price is None else f' {cost}'}"
+    )
     if is_confirmed or count <= MOST_UNASKED:
         return
     if not sys.stdin.isatty():
-        priced = f". {_PRICE}" if price is None else ""
         raise ConfigError(
             f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to"
-            f" {count:,}. Add --yes, or reduce the number with --questions or --systems{priced}",
+            f" {count:,}. Add --yes, or reduce the number with --questions or --systems. {cost}",
             path="--yes",
         )
-    if price is None:
-        write_note(f"{_PRICE}.")
     if not typer.confirm("Go on?", err=True):
         write_note("Nothing was searched.")
         raise typer.Exit

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,7 +19,7 @@ from qtmiddleware.kit.cli.output import out, write_json, write_note
 
 _GENERIC_QUESTION: Final = "What are the most important points?"
 _MOST_READ: Final = 1_000
-"""The maximum number of different questions to read, because a query log may hold millions."""
+"""The maximum number of questions to read, because a query log may hold millions."""
 _HASH: Final = "sha256:"
 
 
@@ -77,31 +79,20 @@ def _read_question_file(path: Path) -> str | list[str]:
 
     Raises `ConfigError` if the file cannot be read, or contains no question.
     """
-    from qtmiddleware.kit.check import FEWEST_ASKED, MOST_ASKED
-
-    questions: dict[str, None] = {}
-    hashed = 0
-    for text in _read_questions(path):
-        # A query log holds only hashes of the questions, if log.texts is none.
-        if text.startswith(_HASH):
-            hashed += 1
-            continue
-        questions[text] = None
-        if len(questions) == _MOST_READ:
-            break
+    found = list(dict.fromkeys(islice(_read_questions(path), _MOST_READ)))
+    # A query log holds only hashes of the questions, if log.texts is none.
+    questions = [text for text in found if not text.startswith(_HASH)]
     if not questions:
-        problem = (
-            "questions, not their hashes. Set log.texts to questions and log again, or write some"
-            " questions to a text file"
-        )
-        problem = problem if hashed else "questions, one per line; it holds none"
+        problem = "questions, one per line; it holds none"
+        if found:
+            problem = (
+                "questions, not their hashes. Set log.texts to questions and log again, or write"
+                " some questions to a text file"
+            )
         raise ConfigError(f"{path} must hold {problem}", path="--ask-file")
-    if hashed:
-        write_note(f"{hashed:,} questions in the file are hashes and were skipped.")
-    if len(questions) < FEWEST_ASKED:
-        count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
-        write_note(f"{path} holds {count}; {FEWEST_ASKED} to {MOST_ASKED} give a better answer.")
-    return next(iter(questions)) if len(questions) == 1 else list(questions)
+    if skipped := len(found) - len(questions):
+        write_note(f"{skipped:,} questions in the file are hashes and were skipped.")
+    return questions[0] if len(questions) == 1 else questions
 
 
 def _read_questions(path: Path) -> Iterator[str]:
@@ -125,8 +116,8 @@ def _read_questions(path: Path) -> Iterator[str]:
                 record = parse_json_object(text)
                 if "query_id" in record and isinstance(record.get("queries"), list):
                     # A record of a query log. Of a query that is not text, it has only the type.
-                    reasons = [row[1] for row in record.get("degradations", ())]
-                    text = next(iter(record["queries"]), "") if "not_text" not in reasons else ""
+                    is_text = "not_text" not in json.dumps(record.get("degradations"))
+                    text = next(iter(record["queries"]), "") if is_text else ""
                 else:
                     text = next((record[name] for name in QUESTION_NAMES if name in record), None)
             if not isinstance(text, str):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Annotated, Any, Final
 
 import typer
+from rich.text import Text
 from typer import Argument, Option
 
-from qtmiddleware.errors import ConfigError
+from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.kit.cli import FAILED
-from qtmiddleware.kit.cli.asking import Outcome
-from qtmiddleware.kit.cli.comparison import show_side_by_side
 from qtmiddleware.kit.cli.environment import NO_MODEL
 from qtmiddleware.kit.cli.options import (
     Arguments,
@@ -25,7 +25,10 @@ from qtmiddleware.kit.cli.options import (
 )
 from qtmiddleware.kit.cli.output import (
     check_report,
+    find_width,
     open_progress_bar,
+    out,
+    show_table,
     write_json,
     write_note,
     write_report,
@@ -37,10 +40,17 @@ from qtmiddleware.kit.cli.searching import (
     parse_arguments,
     split_names,
 )
+from qtmiddleware.kit.cli.show import (
+    Outcome,
+    describe_degradation,
+    describe_passage_source,
+    list_variant_texts,
+)
 from qtmiddleware.kit.evaluation import (
     BASELINE,
     OWN,
     AskedQuestion,
+    Movements,
     Question,
     SideBySide,
     SystemAnswer,
@@ -49,8 +59,20 @@ from qtmiddleware.kit.evaluation import (
     load_questions,
     report_ranking,
 )
-from qtmiddleware.kit.evaluation.judge import MOST_SYSTEMS
+from qtmiddleware.kit.evaluation.compare import describe_error
+from qtmiddleware.kit.evaluation.judge import MOST_SYSTEMS, RankedAnswers
+from qtmiddleware.kit.evaluation.report import build_standing_row, describe_ranking
 from qtmiddleware.kit.evaluation.side_by_side import SHOWN
+from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.types import Match
+
+_QUESTION_CHARS: Final = 400
+_COLUMN_WIDTH: Final = 13
+"""The width of a system's column of places, which fits ``multi_query``."""
+_COLORS: Final = {"new": "green", "up": "green", "down": "red", "out": "red"}
+
+_Movements = Mapping[str, Movements]
+_Numbers = Mapping[tuple[Any, ...], int]
 
 
 def command(
@@ -83,14 +105,10 @@ def command(
     """
     if (question is None) == (questions is None) or (reference and questions is not None):
         raise ConfigError("pass a question or --questions FILE", path="question")
+    metadata = {"answer": reference} if reference else {}
+    entries = [Question("question", question or "", metadata=metadata)]
     if questions is not None:
         entries = list(load_questions(questions).questions)
-    else:
-        entries = [
-            Question(
-                "question", question or "", metadata={"answer": reference} if reference else {}
-            )
-        ]
     is_judged = any(entry.reference for entry in entries)
     if report is not None:
         if not is_judged:
@@ -120,9 +138,10 @@ def command(
     if json_output:
         write_json(values)
     else:
-        show_side_by_side(comparison)
-    failed = any(_has_failed(it) for asked in comparison.questions for it in asked.systems)
-    if failed or (comparison.ranked is not None and comparison.ranked.failed):
+        _show_side_by_side(comparison)
+    ranked = comparison.ranked
+    results = [result for asked in comparison.questions for result in asked.systems]
+    if any(map(_has_failed, results)) or (ranked is not None and ranked.failed):
         raise typer.Exit(FAILED)
 
 
@@ -155,35 +174,246 @@ def _has_failed(answer: SystemAnswer) -> bool:
     )
 
 
-def _build_dict(comparison: SideBySide) -> dict[str, Any]:
-    """Return *comparison* as a dict, ready for JSON."""
-    rows = []
-    for asked in comparison.questions:
-        ranking = comparison.ranking(asked.question)
-        rows.append(
-            {
-                "id": asked.question.id,
-                "question": asked.question.text,
-                "reference": asked.question.reference or None,
-                "systems": [_build_system_dict(asked, it) for it in asked.systems],
-                "ranking": None if ranking is None else ranking.to_dict(),
-            }
-        )
-    ranked = comparison.ranked
-    return {"questions": rows, "ranked": None if ranked is None else ranked.to_dict()}
-
-
-def _build_system_dict(asked: AskedQuestion, result: SystemAnswer) -> Mapping[str, Any]:
-    outcome = Outcome(
+def _build_outcome(asked: AskedQuestion, result: SystemAnswer) -> Outcome:
+    return Outcome(
         question=asked.question.text,
         retrieval=result.retrieval,
         answer=result.answer,
         error=result.error,
         seconds=result.seconds,
     )
-    movements = asked.explain(result.system)
-    return {
-        "system": result.system,
-        **outcome.to_dict(),
-        "movement": None if movements is None else movements.to_dict(),
+
+
+def _build_dict(comparison: SideBySide) -> dict[str, Any]:
+    """Return *comparison* as a dict, ready for JSON."""
+    rows = []
+    for asked in comparison.questions:
+        ranking = comparison.ranking(asked.question)
+        systems = []
+        for result in asked.systems:
+            movements = asked.explain(result.system)
+            systems.append(
+                {
+                    "system": result.system,
+                    **_build_outcome(asked, result).to_dict(),
+                    "movement": movements and movements.to_dict(),
+                }
+            )
+        rows.append(
+            {
+                "id": asked.question.id,
+                "question": asked.question.text,
+                "reference": asked.question.reference or None,
+                "systems": systems,
+                "ranking": ranking and ranking.to_dict(),
+            }
+        )
+    return {"questions": rows, "ranked": comparison.ranked and comparison.ranked.to_dict()}
+
+
+def _show_side_by_side(comparison: SideBySide) -> None:
+    """Show how the systems compare on each question, and the judge's rankings if there are any."""
+    for number, asked in enumerate(comparison.questions):
+        if number:
+            out.write()
+        out.write(shorten_text(asked.question.text, _QUESTION_CHARS))
+        ranking = comparison.ranking(asked.question)
+        # Of many judged questions, the rankings are enough to read.
+        if ranking is None or len(comparison.questions) == 1:
+            _show_question(asked)
+        if ranking is not None:
+            out.write("\n".join(_describe_ranking(ranking)))
+    ranked = comparison.ranked
+    if ranked is None:
+        return
+    out.write(f"\n{describe_ranking(ranked)}")
+    if len(ranked.questions) > 1 and ranked.standings:
+        show_table(
+            ["", "place", f"before {BASELINE} [95%]  ", "best", "of", "score"],
+            [
+                [*build_standing_row(it), f"{it.score:.1f}" if it.scores else "-"]
+                for it in ranked.standings
+            ],
+        )
+    out.write(ranked.summary())
+
+
+def _show_question(asked: AskedQuestion) -> None:
+    """Show a table of systems, tables of passages, and the searches and answer of each system."""
+    movements = {
+        result.system: moved
+        for result in asked.systems
+        if (moved := asked.explain(result.system)) is not None
     }
+    matches: dict[tuple[Any, ...], Match] = {}
+    for result in asked.systems:
+        for match in result.matches:
+            matches.setdefault(_identify(match), match)
+    numbers = {key: number for number, key in enumerate(matches, start=1)}
+    _show_systems(asked, movements)
+    if matches:
+        _show_places(movements, numbers)
+    else:
+        out.write("No passage was found.")
+    for key, match in matches.items():
+        score = "" if match.score is None else f" (score {match.score:.3f})"
+        out.write(f"[{numbers[key]}] {describe_passage_source(match)}{score}")
+        if match.text:
+            out.write(f"    {shorten_text(match.text)}")
+    explained: dict[tuple[str, ...], str] = {}
+    for result in asked.systems:
+        # Systems that move the same passages for the same reasons are explained once.
+        reasons = tuple(_explain_movements(result, movements.get(result.system), numbers))
+        same = explained.setdefault(reasons, result.system)
+        if reasons and same != result.system:
+            reasons = (f"passages as in {same}",)
+        steps = _describe_steps(_build_outcome(asked, result))
+        lines = [*steps, *reasons, *_describe_answer(result, numbers)]
+        if lines:
+            out.write("\n  ".join([f"\n{result.system}", *lines]))
+
+
+def _identify(match: Match) -> tuple[Any, ...]:
+    # Several chunks may have the same id.
+    return match.namespace, match.id, match.text
+
+
+def _show_systems(asked: AskedQuestion, movements: _Movements) -> None:
+    """Show a table with one row per system: movements, searches, model calls, time and cost."""
+    retrievals = [result.retrieval for result in asked.systems if result.retrieval is not None]
+    has_price = any(retrieval.trace.read_price is not None for retrieval in retrievals)
+    headings = ["", *_COLORS, "searches", "calls", "seconds", "model $", "reads $"]
+    rows: list[list[Text | str]] = []
+    for result in asked.systems:
+        retrieval = result.retrieval
+        is_failed = result.error is not None or (
+            retrieval is not None and retrieval.status == "degraded"
+        )
+        row: list[Text | str] = [result.system + (" !" if is_failed else "")]
+        row += _count_movements(result, movements)
+        if retrieval is None:
+            row += ["-", "-", f"{result.seconds:.2f}", "?", "?"]
+        else:
+            trace = retrieval.trace
+            row += [str(trace.searches), str(trace.llm_calls), f"{result.seconds:.2f}"]
+            row += map(_format_cost, (trace.cost_usd, trace.read_cost_usd))
+        rows.append(row if has_price else row[:-1])
+    show_table(headings if has_price else headings[:-1], rows)
+    if any(str(row[0]).endswith(" !") for row in rows):
+        out.write("! some steps failed or were skipped: see below\n")
+
+
+def _count_movements(result: SystemAnswer, movements: _Movements) -> Iterator[Text | str]:
+    """Yield four cells: how many passages are new, moved up, moved down and dropped out."""
+    moved = None if result.system == BASELINE else movements.get(result.system)
+    changes = [] if moved is None else [it.change for it in moved.passages]
+    counts = {
+        "new": changes.count(None),
+        "up": sum(change is not None and change > 0 for change in changes),
+        "down": sum(change is not None and change < 0 for change in changes),
+        "out": 0 if moved is None else len(moved.dropped),
+    }
+    for name, count in counts.items():
+        yield "" if moved is None else Text(str(count), _COLORS[name] if count else "")
+
+
+def _format_cost(cost: float | None) -> str:
+    return "?" if cost is None else f"{cost:.5f}" if cost else "0"
+
+
+def _show_places(movements: _Movements, numbers: _Numbers) -> None:
+    """Show each passage's place and change of place in each system.
+
+    On a narrow terminal, several tables show a few systems each, beside the baseline.
+    """
+    cells = {
+        name: {
+            _identify(it.match): _format_place(it.place, it.change)
+            for it in (*moved.passages, *moved.dropped)
+        }
+        for name, moved in movements.items()
+    }
+    others = [name for name in cells if name != BASELINE]
+    step = max(1, find_width() // _COLUMN_WIDTH - 2)
+    out.write("place and change of place")
+    for start in range(0, len(others) or 1, step):
+        names = [BASELINE, *others[start : start + step]]
+        rows = [
+            [f"[{number}]", *(cells[name].get(key, Text()) for name in names)]
+            for key, number in numbers.items()
+            if any(key in cells[name] for name in names)
+        ]
+        show_table(["", *names], rows)
+
+
+def _format_place(place: int | None, change: int | None) -> Text:
+    """Return a place and the change of place, such as ``2 +1``."""
+    if place is None:
+        return Text("out   ", _COLORS["out"])
+    if change is None:
+        return Text.assemble(f"{place} ", ("new ", _COLORS["new"]))
+    text = f"{change:+d}" if change else ""
+    return Text.assemble(f"{place} ", (f"{text:<4}", _COLORS["up" if change > 0 else "down"]))
+
+
+def _describe_steps(outcome: Outcome) -> Iterator[str]:
+    """Yield lines on a system's variants of the question, its degradations and its error."""
+    if outcome.retrieval is not None:
+        yield from list_variant_texts(outcome.retrieval)
+    for entry in outcome.degradations:
+        yield f"degraded: {describe_degradation(entry)}"
+    if (error := outcome.error) is not None:
+        # The message of another package's exception may say little: a KeyError says only 'id'.
+        is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
+        problem = "failed" if outcome.retrieval is None else "no answer"
+        yield f"{problem}: {error if is_clear else describe_error(error)}"
+
+
+def _explain_movements(
+    result: SystemAnswer, moved: Movements | None, numbers: _Numbers
+) -> Iterator[str]:
+    """Yield one line per moved passage, with its number and the reason for the movement."""
+    if result.system == BASELINE or moved is None:
+        return
+    changed = [it for it in (*moved.passages, *moved.dropped) if it.change != 0]
+    for it in changed:
+        yield f"[{numbers.get(_identify(it.match), '-')}] {it.why}"
+    if not changed and moved.passages:
+        yield f"every passage in the same place as in {BASELINE}"
+
+
+def _describe_answer(result: SystemAnswer, numbers: _Numbers) -> Iterator[str]:
+    """Yield the model's answer, then one line per cited passage, with both of its numbers."""
+    if result.answer is None:
+        return
+    yield f"answer: {result.answer.text}"
+    cited = {citation.number: citation.match for citation in result.answer.citations}
+    for number, match in sorted(cited.items()):
+        above = numbers.get(_identify(match), number)
+        note = "" if above == number else f", [{above}] above"
+        yield f"  [{number}] {describe_passage_source(match)}{note}"
+
+
+def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
+    """Yield lines with the judge's ranking and the reasons for it, or why there is no ranking."""
+    if not ranking.reasons:
+        is_equal = ranking.error == "equal"
+        yield "\nAll answers are the same." if is_equal else f"\nThe judge failed: {ranking.error}."
+        return
+    yield "\nJudged against the ideal answer:"
+    # The judge saw equal answers as one answer; their systems share a line.
+    for _, group in groupby(
+        ranking.standings, key=lambda it: (it.rank, it.strengths, it.weaknesses, it.scores)
+    ):
+        standings = list(group)
+        standing = standings[0]
+        names = " = ".join(it.system for it in standings)
+        scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
+        yield f"  {standing.rank}. {names}" + (f": {scores}" if scores else "")
+        for sign, remarks in (("+", standing.strengths), ("-", standing.weaknesses)):
+            for text in dict.fromkeys(filter(None, remarks)):
+                yield f"     {sign} {text}"
+    for reason in ranking.reasons:
+        yield f"  why: {reason.text} ({reason.legend})"
+    if ranking.is_flip:
+        yield "  With the answers in reverse order, another one was best."

@@ -17,7 +17,7 @@ from qtmiddleware.config.reading import (
     read_preset,
 )
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.environment import load_config, report_default_files
+from qtmiddleware.kit.cli.environment import load_config
 from qtmiddleware.kit.cli.options import AsJson, Sets
 from qtmiddleware.kit.cli.output import name_option_in_errors, out, write_json, write_note
 from qtmiddleware.kit.files import replace_file
@@ -98,7 +98,6 @@ def show(
     query log's folder is missing.
     """
     config = load_config(file, sets)
-    report_default_files({}, named_config=file)
     log = config.settings.log.path
     # Without the folder, queries are not logged, because the query log does not create the folder.
     if log is not None and not Path(log).parent.is_dir():

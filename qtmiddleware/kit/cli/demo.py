@@ -11,9 +11,7 @@ from typing import Annotated, Final
 from typer import Option
 
 from qtmiddleware.config import Config
-from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.bench import show_comparison
-from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.options import AsJson, QuestionCount
 from qtmiddleware.kit.cli.output import (
     open_progress_bar,
@@ -23,7 +21,7 @@ from qtmiddleware.kit.cli.output import (
     write_note,
 )
 from qtmiddleware.kit.cli.playground import SEEDED, serve_pages
-from qtmiddleware.kit.cli.show import explain_outcome
+from qtmiddleware.kit.cli.show import Outcome, explain_outcome
 from qtmiddleware.kit.demo import (
     EXAMPLES,
     DelayedModel,
@@ -100,7 +98,6 @@ def command(
     require_extras()
     dataset = load_dataset()
     asked = dataset.only({it.id for it in dataset.questions[:questions]})
-    report_default_files({"indexes": _FOLDER}, named_config=True)
     client = model or load_recorded_model()
     write_note(origin)
     embedder = find_embedder("all-MiniLM-L6-v2")

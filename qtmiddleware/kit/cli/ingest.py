@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli import FAILED
-from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
+from qtmiddleware.kit.cli.environment import load_config
 from qtmiddleware.kit.cli.options import AsJson, ConfigFile, Engine, Sets
 from qtmiddleware.kit.cli.output import (
     divert_stdout,
@@ -68,24 +68,14 @@ def command(
         # Ray writes messages to stdout, where programs read the report.
         divert_stdout()
     with _open_bar() if has_bars else _open_json_log() as listener:
-        loaded = load_config(
-            config, sets, report_config_path=None if has_bars else _log_config_file
-        )
+        loaded = load_config(config, sets, on_file=None if has_bars else _log_config_file)
         store = loaded.settings.store.kind
         if store == "memory" or (store == "sqlite" and loaded.settings.index_path == MEMORY):
             raise ConfigError(
                 "the index must be kept on disk, because memory is lost when qtm ends; set"
                 " store.kind and indexPath",
                 path="store.kind",
-                value=store,
             )
-        documents = loaded.settings.data_path if data_path is None else None
-        report_default_files(
-            {**list_default_files(loaded, is_ingest=True), "documents": documents},
-            named_config=config,
-            # Among JSON log lines, the note about files is a log line too.
-            write_line=None if has_bars else _logger.info,
-        )
         report = ingest(data_path, config=loaded, progress=listener, on_ray=engine is not None)
     _report_files(report)
     if json_output:
@@ -126,8 +116,6 @@ def _open_json_log() -> Iterator[None]:
 
 
 class _JsonLineFormatter(logging.Formatter):
-    """Formats a log record as one line of JSON."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
         if hasattr(record, "event"):

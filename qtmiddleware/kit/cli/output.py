@@ -6,9 +6,7 @@ import errno
 import json
 import logging
 import os
-import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,6 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -36,17 +33,14 @@ from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
 if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation import Report
 
+_NO_LIMIT: Final = 10_000
+
 ShowProgress = Callable[[str, int, int | None], None]
 """Shows progress. Takes a step's name, the number of finished items and the total, if known."""
-# The next lines of a list item are indented to the word after its marker.
-_INDENT: Final = re.compile(r" *(?:\[\d+\] |[-+*•] |\d+\. )?")
 
 
 class PlainConsole(Console):
-    """A rich console that prints untrusted text safely.
-
-    The console ignores markup in the text, and shows hidden characters as escapes.
-    """
+    """A rich console that ignores markup, and shows hidden characters as escapes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -54,7 +48,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of *renderable* with hidden characters in their texts as escapes."""
+        """Yield the segments of *renderable*, without hidden characters."""
         for part in super().render(renderable, options):
             yield part if part.control else Segment(escape_hidden(part.text), part.style)
 
@@ -63,23 +57,10 @@ class PlainConsole(Console):
 
         A word that is longer than a line stays whole, so that a path can be copied.
         """
-        lines = escape_hidden(text).split("\n")
         if self.is_terminal:
-            lines = [part for line in lines for part in self._wrap(line)]
-        self.print("\n".join(lines), soft_wrap=True)
-
-    def _wrap(self, line: str) -> list[str]:
-        if cell_len(line) <= self.width:
-            return [line]
-        match = _INDENT.match(line)
-        return textwrap.wrap(
-            line,
-            self.width,
-            subsequent_indent=" " * len(match[0]) if match else "",
-            break_long_words=False,
-            break_on_hyphens=False,
-            replace_whitespace=False,
-        )
+            self.print(Text(escape_hidden(text), overflow="ignore"), crop=False)
+        else:
+            self.print(escape_hidden(text), soft_wrap=True)
 
 
 out = PlainConsole()
@@ -107,15 +88,11 @@ def divert_stdout() -> None:
     sys.stdout = sys.stderr
 
 
-def escape_line(text: str) -> str:
-    r"""Return *text* in one line, with escapes such as ``\n`` for its line ends and tabs."""
-    # A file name with a line break could otherwise forge a line of output.
-    return escape_hidden(text.replace("\r", "\\r")).replace("\n", "\\n").replace("\t", "\\t")
-
-
 def write_note(text: str) -> None:
-    """Write *text* to stderr as one line."""
-    notes.write(escape_line(text))
+    """Write *text* to stderr as one line, with escapes for line ends and tabs."""
+    # A file name with a line break could otherwise forge a line of output.
+    line = escape_hidden(text.replace("\r", "\\r")).replace("\n", "\\n").replace("\t", "\\t")
+    notes.write(line)
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
@@ -127,12 +104,10 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
     out.file.flush()
 
 
-def find_output_width() -> int | None:
-    """Return the width of the output in columns; ``None`` for a file or a pipe.
-
-    The variable ``COLUMNS`` sets the width of any output.
-    """
-    return out.width if out.is_terminal or os.environ.get("COLUMNS", "").isdecimal() else None
+def find_width() -> int:
+    """Return the width of the output in columns. A file or a pipe has no limit but COLUMNS."""
+    is_limited = out.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
+    return out.width if is_limited else _NO_LIMIT
 
 
 def show_table(
@@ -140,31 +115,26 @@ def show_table(
 ) -> None:
     """Write a table to stdout, and a blank line. The first column has names.
 
-    If the terminal is too narrow, columns with *optional* headings are left out, in that order.
+    If the output is too narrow, columns with *optional* headings are left out, in that order.
     """
-    lines = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    widths = [
-        max(cell_len(heading), *(line[column].cell_len for line in lines))
-        for column, heading in enumerate(headings)
-    ]
-    columns, limit = list(range(len(headings))), find_output_width()
+    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    columns = {
+        heading: (number, max(len(heading), *(row[number].cell_len for row in cells)))
+        for number, heading in enumerate(headings)
+    }
+    width = find_width()
     for heading in optional:
-        width = sum(widths[column] + 2 for column in columns)
-        if limit is not None and width > limit and heading in headings:
-            columns.remove(headings.index(heading))
+        if heading in columns and sum(widest + 2 for _, widest in columns.values()) > width:
+            del columns[heading]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for column in columns:
-        table.add_column(
-            headings[column],
-            justify="right" if column else "left",
-            no_wrap=column > 0,
-            min_width=widths[column] if column else None,
-            overflow="fold",
-        )
-    for line in lines:
-        table.add_row(*(line[column] for column in columns))
-    console = out if limit is not None else PlainConsole(file=out.file, width=sum(widths) * 2)
-    console.print(table)
+    for heading, (number, widest) in columns.items():
+        if number:
+            table.add_column(heading, justify="right", min_width=widest)
+        else:
+            table.add_column(heading, overflow="fold")
+    for row in cells:
+        table.add_row(*(row[number] for number, _ in columns.values()))
+    PlainConsole(file=out.file, width=width).print(table)
     out.write()
 
 
@@ -191,8 +161,7 @@ def open_progress_bar() -> Iterator[ShowProgress]:
             bar.start()
             bar.reset(task, description=step_name, total=total)
             step = step_name
-            bar.refresh()
-        bar.update(task, completed=done)
+        bar.update(task, completed=done, refresh=not done)
 
     try:
         yield update
@@ -217,8 +186,6 @@ def show_warnings(*, hidden_events: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _NoteHandler(logging.Handler):
-    """A log handler that writes each message to stderr once, however often it is logged."""
-
     def __init__(self, level: int) -> None:
         super().__init__(level)
         self._seen: set[str] = set()
@@ -231,17 +198,12 @@ class _NoteHandler(logging.Handler):
 
 
 def check_report(file: Path) -> None:
-    """Check that the command can write its report to *file*, and create the file's folder.
+    """Check that a report can be written to *file*, and create its folder.
 
-    Raises `ConfigError` if the name does not end with .md, .json or .html, or if the command cannot
-    write the file. Raises `MissingExtra` if *file* is an HTML page and jinja2 is not installed.
+    Raises `ConfigError`, or `MissingExtra` if *file* is an HTML page and jinja2 is not installed.
     """
     if file.suffix not in (".md", ".json", ".html"):
-        raise ConfigError(
-            f"{file} must end with .md or .json or .html, which is the report's format",
-            path="--report",
-            value=str(file),
-        )
+        raise ConfigError(f"{file} must end with .md or .json or .html", path="--report")
     if file.suffix == ".html":
         try:
             import jinja2  # noqa: F401
@@ -253,18 +215,13 @@ def check_report(file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Creating a file shows on every system whether the folder is writable.
         with TemporaryFile(dir=file.parent):
-            pass
-        refuse_link(file)
+            refuse_link(file)
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
 
 
 def write_report(file: Path, report: Report, values: Mapping[str, Any]) -> None:
-    """Write *report*, or *values* as JSON, to *file*, and a note that names *file* to stderr.
-
-    An interrupt leaves no incomplete file. The file gets the default permissions, because teams
-    share reports.
-    """
+    """Write *report*, or *values* as JSON, to *file*, and a note that names *file* to stderr."""
     from qtmiddleware.kit.files import replace_file
 
     if file.suffix == ".json":
@@ -282,8 +239,8 @@ def name_option_in_errors(path: Path, option_name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = (
+        raise ConfigError(
             f"{path} cannot be written: {error.strerror or type(error).__name__}; name another"
-            f" place with {option_name}"
-        )
-        raise ConfigError(message, path=option_name, value=str(path)) from error
+            f" place with {option_name}",
+            path=option_name,
+        ) from error

@@ -84,7 +84,11 @@ def serve_pages(
         write_note(text)
     out.write(address)
     write_note("Press Ctrl-C to stop.")
-    if _has_browser():
+    # A text browser would take over the terminal, and one on another machine shows no page.
+    has_screen = sys.platform in ("win32", "darwin") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if out.is_terminal and has_screen and not os.environ.get("SSH_CONNECTION"):
         # `webbrowser` waits for some browsers until they end. Meanwhile the page must be served.
         Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         write_note("If your browser shows no page, open the address above.")
@@ -97,11 +101,3 @@ def serve_pages(
                 await page.tiers.middleware.aclose()
 
     asyncio.run(serve_and_close())
-
-
-def _has_browser() -> bool:
-    """Return whether a graphical browser can open; a text browser would take over the terminal."""
-    if not out.is_terminal or os.environ.get("SSH_CONNECTION"):
-        return False
-    has_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return sys.platform in ("win32", "darwin") or bool(has_screen)

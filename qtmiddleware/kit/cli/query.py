@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -57,7 +58,9 @@ def command(
     from qtmiddleware.kit.cli.session import Session, run_pipe, run_terminal
     from qtmiddleware.providers.llms import has_language_model
 
-    options = {"top_k": top_k, "filter": _parse_filter(condition)}
+    options: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+    if condition is not None:
+        options["filter"] = _parse_filter(condition)
     types = () if kind is None else (f"transformationType={json.dumps(kind)}",)
     with open_search(None, config, [*(sets or ()), *types]) as search:
         settings = search.config.settings
@@ -72,13 +75,11 @@ def command(
             settings.transformation_type if has_model else "none",
             lock_reason="" if has_model else f"{NO_MODEL} Until then the type is none.",
             generates=has_model and not no_answer,
-            remembers=has_model and is_typed,
             is_typed=is_typed,
             names_questions=not is_typed and len(questions or ()) != 1,
             explains=explain,
             as_json=json_output,
-            # An option without a value is left out, so that the config decides.
-            options={name: value for name, value in options.items() if value is not None},
+            options=options,
         )
         if questions:
             for text in questions:
@@ -95,13 +96,11 @@ def command(
         raise typer.Exit(FAILED)
 
 
-def _parse_filter(filter_json: str | None) -> Mapping[str, Any] | None:
-    try:
-        condition = None if filter_json is None else json.loads(filter_json)
-    except (ValueError, RecursionError):
-        condition = filter_json
-    if condition is not None and not isinstance(condition, dict):
-        raise ConfigError(
-            """the filter must be a JSON object, such as '{"source": "a.txt"}'""", path="--filter"
-        )
-    return condition
+def _parse_filter(text: str) -> Mapping[str, Any]:
+    with suppress(ValueError, RecursionError):
+        condition = json.loads(text)
+        if isinstance(condition, dict):
+            return condition
+    raise ConfigError(
+        """the filter must be a JSON object, such as '{"source": "a.txt"}'""", path="--filter"
+    )

@@ -17,7 +17,7 @@ from typer import Abort, Exit
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, QtMiddlewareError, SetupWarning, WrapError
-from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
+from qtmiddleware.kit.cli.environment import load_config
 from qtmiddleware.kit.cli.options import TARGET
 from qtmiddleware.kit.cli.output import divert_stdout, show_warnings
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -25,17 +25,9 @@ from qtmiddleware.wrapping.wrapped import Wrapped
 
 _SHOWN_ANYWAY: Final = ("retrieval_degraded", "answer_degraded", "nothing_was_improved")
 """The events of warnings that need no note, because the result of each question shows them."""
-_DECISIVE_GROUPS: Final = frozenset(
-    {
-        "transformationType",
-        "maxSubQueries",
-        "preprocess",
-        "keywordEvidence",
-        "escalation",
-        "fusion",
-        "rerank",
-        "scores",
-    }
+_DECISIVE_GROUPS: Final = (
+    *("transformationType", "maxSubQueries", "preprocess", "keywordEvidence"),
+    *("escalation", "fusion", "rerank", "scores"),
 )
 
 
@@ -69,12 +61,6 @@ def open_search(
 
     The package's warnings appear on stderr. What a function prints goes to stderr too.
 
-    Args:
-        function: The user's function, or ``None`` for the index.
-        config_name: The file or preset that ``--config`` names, or ``None``.
-        assignments: The values of ``--set``.
-        embed: The function that ``--embed`` names, or ``None``.
-
     Raises:
         ConfigError: The function is already wrapped, but another argument contains a setting.
         StoreError: There is no index.
@@ -89,16 +75,14 @@ def open_search(
             yield Search(function, fn, fn.middleware.config, has_own_settings=True)
             return
         config = load_config(config_name, assignments)
-        files = list_default_files(config) if function is None else {}
-        report_default_files(files, named_config=config_name)
         has_own_settings = any(
             origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
             for key, _, origin in config.rows()
         )
         with QueryMiddleware(config) as middleware:
+            name, wrapped = f"{config.settings.store.kind} index", fn
             if function is None:
-                name = f"{config.settings.store.kind} index"
-                wrapped: Any = middleware.retriever
+                wrapped = middleware.retriever
             else:
                 name = function
                 options: Any = {} if embed is None else {"embed": import_function(embed)}
@@ -136,8 +120,7 @@ def name_search_in_errors(name: str) -> Iterator[None]:
 def import_function(target: str) -> Any:
     """Import and return the function that *target* names, such as ``app:search``.
 
-    Python looks for the module in the current folder first. From now on, what the user's code
-    prints goes to stderr.
+    From now on, what the user's code prints goes to stderr.
 
     Raises:
         ConfigError: *target* does not have the form ``module:name``, or the module or the name
@@ -152,20 +135,21 @@ def import_function(target: str) -> Any:
             f"the function must be given as {TARGET}, such as app:search, not {target!r}",
             path=TARGET,
         )
-    if (folder := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, folder)
+    folder, top = Path.cwd(), module.partition(".")[0]
+    # For a function of an installed package, no module of the folder is loaded.
+    if (folder / top).is_dir() or (folder / f"{top}.py").exists():
+        sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
     divert_stdout()
     try:
         value: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        # If another module is missing, the user's module was found but could not import it.
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise WrapError(f"{module} could not be imported: {error}") from error
-        raise ConfigError(
-            f"the module {error.name!r} was not found in {folder}", path=TARGET
-        ) from error
     # A module without a `__main__` guard may run its own command line and exit.
     except (Exception, SystemExit) as error:
+        # If another module is missing, the user's module was found but could not import it.
+        missing = f"{error.name}." if isinstance(error, ModuleNotFoundError) else ""
+        if len(missing) > 1 and f"{module}.".startswith(missing):
+            raise ConfigError(
+                f"the module {missing[:-1]!r} was not found in {folder}", path=TARGET
+            ) from error
         raise WrapError(
             f"{module} could not be imported: {type(error).__name__}: {error}"
         ) from error
@@ -183,8 +167,7 @@ def parse_arguments(assignments: Sequence[str] | None) -> dict[str, Any]:
         name, equals, value = assignment.partition("=")
         if not (equals and name.isidentifier()):
             raise ConfigError(
-                f"the argument must have the form name=value, not {assignment!r}",
-                path="--arg",
+                f"the argument must have the form name=value, not {assignment!r}", path="--arg"
             )
         try:
             arguments[name] = json.loads(value)

@@ -14,9 +14,8 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.errors import find_nearest_name, fold_name
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.output import notes, out, write_json
-from qtmiddleware.kit.cli.show import explain_outcome, open_piece_writer, show_outcome
+from qtmiddleware.kit.cli.show import Outcome, explain_outcome, open_piece_writer, show_outcome
 from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.types import Answer, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -38,14 +37,12 @@ class Session:
         middleware: Searches the index.
         config: The settings. The transforms in *config* follow the built-in transformation types.
         kind: The transformation type at the start.
-        lock_reason: Why the transformation type is locked; empty if the user can change the type.
+        lock_reason: Why there is no model to ask; empty if the user can change the type.
         generates: Whether the model answers the questions.
-        remembers: Whether to send each question together with the conversation so far.
-        is_typed: Whether a person types the lines at a terminal.
+        is_typed: Whether a person types at a terminal. Then a question may refer to earlier ones.
         names_questions: Whether to write each question above its answer.
         explains: Whether to explain each result.
-        as_json: Whether to write one JSON object per question. If true, all other output goes to
-            stderr.
+        as_json: Whether to write one JSON object per question, and all else to stderr.
         options: ``top_k`` and ``filter`` of each search.
     """
 
@@ -57,7 +54,6 @@ class Session:
         *,
         lock_reason: str,
         generates: bool,
-        remembers: bool,
         is_typed: bool,
         names_questions: bool,
         explains: bool,
@@ -78,9 +74,8 @@ class Session:
         self._as_json = as_json
         self._options = options
         self._has_greeted = False
-        self._console = notes if as_json else out
         # The deque drops the oldest messages; without a conversation it holds none.
-        count = config.settings.llm.history_messages if remembers else 0
+        count = config.settings.llm.history_messages if is_typed and not lock_reason else 0
         self._messages: deque[dict[str, str]] = deque(maxlen=count)
         self._last: tuple[Outcome, TransformationType] | None = None
 
@@ -90,10 +85,7 @@ class Session:
         return f"Select transformation type [{self.kind}]: " if self.expects_type else "> "
 
     def process_line(self, line: str) -> bool:
-        """Process a question, a command or the name of a transformation type.
-
-        Returns whether the session continues; ``False`` after a command such as ``exit``.
-        """
+        """Process a question, a command or the name of a type. Returns whether to go on."""
         text = line.strip()
         # A line that names no type falls through: it is a question or a command.
         if self.expects_type and self._choose_type(text):
@@ -132,12 +124,8 @@ class Session:
             out.write()
 
     def _search(
-        self,
-        question: str,
-        history: list[dict[str, str]],
-        write_piece: Callable[[str], None],
+        self, question: str, history: list[dict[str, str]], write_piece: Callable[[str], None]
     ) -> Outcome:
-        """Search the index, and let the model answer. An outcome holds the package's own errors."""
         arguments = {
             **self._options,
             "history": history,
@@ -165,7 +153,7 @@ class Session:
             error, retrieval = failure, getattr(failure, "retrieval", None)
         return Outcome(
             question=question,
-            retrieval=retrieval if answer is None else answer.retrieval,
+            retrieval=answer.retrieval if answer else retrieval,
             answer=answer,
             error=error,
             seconds=perf_counter() - started,
@@ -174,12 +162,12 @@ class Session:
 
     def ask_for_type(self) -> None:
         """Let the next line be the number or name of a transformation type."""
-        self.expects_type = True
         if self._lock_reason:
             notes.write(self._lock_reason)
             # Nobody at a terminal types a number after this. A recorded session has the number.
             self.expects_type = not self._is_typed
             return
+        self.expects_type = True
         notes.write("\nAvailable transformation types:")
         for number, (kind, label) in enumerate(self._labels.items(), start=1):
             notes.write(f"  {number}. {kind} - {label}")
@@ -197,14 +185,15 @@ class Session:
     def _choose_type(self, text: str) -> bool:
         """Change the transformation type, and return whether the line *text* is done with."""
         kind = self.find_type(text) if text else self.kind
-        if kind is None and self._is_typed and text not in _LEAVING:
+        if kind is None and self._is_typed and text not in (*_LEAVING, "tt"):
             nearest = find_nearest_name(text, self._labels) if text.isidentifier() else None
-            if text.isdecimal():
-                count = len(self._labels)
-                notes.write(f"This is not a type: enter a number from 1 to {count} or a name.")
-                return True
-            if nearest and text != "tt":
-                notes.write(f"There is no type {text}: did you mean {nearest}?")
+            if nearest or text.isdecimal():
+                notes.write(
+                    f"There is no type {text}: did you mean {nearest}?"
+                    if nearest
+                    else f"This is not a type: enter a number from 1 to {len(self._labels)} or a"
+                    " name."
+                )
                 return True
         self.expects_type = False
         if kind is not None and not self._lock_reason:
@@ -226,10 +215,9 @@ class Session:
             )
 
     def _run_command(self, name: str) -> None:
-        """Run the command that the user typed, such as ``:explain``."""
         match name:
             case "help" | "h" | "?":
-                self._console.write(_HELP)
+                (notes if self._as_json else out).write(_HELP)
             case "clear":
                 self._messages.clear()
                 notes.write("The conversation was cleared.")
@@ -245,7 +233,7 @@ class Session:
         outcome, kind = self._last
         config = self._config.overridden({"transformationType": kind})
         for line in explain_outcome(outcome, config.settings):
-            self._console.write(line)
+            (notes if self._as_json else out).write(line)
 
 
 def run_terminal(session: Session, *, asks_type: bool) -> None:
@@ -274,13 +262,14 @@ def run_terminal(session: Session, *, asks_type: bool) -> None:
 
 def run_pipe(session: Session, *, asks_type: bool) -> None:
     """Process the lines of stdin. If *asks_type*, the first line may be the number of a type."""
-    # Some Windows programs begin their output with a byte order mark.
-    for line in (text.removeprefix("\ufeff") for text in sys.stdin):
+    for line in sys.stdin:
+        # Some Windows programs begin their output with a byte order mark.
+        text = line.removeprefix("\ufeff").strip()
         # A session at a terminal begins with the choice of a type.
-        if asks_type and line.strip().isdecimal() and session.find_type(line) is not None:
+        if asks_type and text.isdecimal() and session.find_type(text) is not None:
             session.expects_type = True
-        asks_type = asks_type and not line.strip()
-        if not session.process_line(line):
+        asks_type = asks_type and not text
+        if not session.process_line(text):
             break
 
 

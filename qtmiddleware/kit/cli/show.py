@@ -1,29 +1,132 @@
-"""Show the outcome of a question as text: the answer, its sources and how they were found."""
+"""Show the outcome of a question: the answer, its sources and how they were found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.kit.cli.asking import Outcome
+from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.cli.output import notes, out
 from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval.movement import explain_movement
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
-from qtmiddleware.types import Degradation, Key, Match, Retrieval, Trace
+from qtmiddleware.types import (
+    NOT_JUDGED,
+    Answer,
+    Degradation,
+    Key,
+    Match,
+    Retrieval,
+    Trace,
+    Variant,
+)
 
 _EXPLAINED: Final = 5
 """The maximum number of passages per list in an explanation."""
-LABELS: Final = {
-    "original": "original",
-    **{field.variant: field.label for field in TEXT_FIELDS.values() if field.variant},
+_LABELS: Final = {
+    **{row.variant: row.label for row in TEXT_FIELDS.values() if row.variant},
     JOINED: "one text with the question",
     TEXT_CLAUSE: "keywords in a text clause",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of asking a question.
+
+    Attributes:
+        question: The question that the user asked.
+        retrieval: The search results; ``None`` if the search failed.
+        answer: The answer, or ``None`` if there is no answer.
+        error: The error of the search or the answer.
+        seconds: The duration of the whole call, in seconds.
+        streamed: The part of the answer's text that was streamed to the user.
+    """
+
+    question: str = field(repr=False)
+    retrieval: Retrieval | None
+    answer: Answer | None = None
+    error: Exception | None = None
+    seconds: float = 0.0
+    streamed: str = field(default="", repr=False)
+
+    @property
+    def passages(self) -> tuple[Match, ...]:
+        """The passages of the answer or, without an answer, of the search."""
+        source = self.answer or self.retrieval
+        return () if source is None else source.matches
+
+    @property
+    def degradations(self) -> tuple[Degradation, ...]:
+        """The steps that failed or were skipped, without duplicates."""
+        sources = [source for source in (self.retrieval, self.answer) if source]
+        return tuple(dict.fromkeys(it for source in sources for it in source.degradations))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as a dict, ready for JSON.
+
+        ``answer`` and ``found`` are ``None`` if there is no answer. ``found`` is ``False`` if the
+        passages do not contain the answer. A citation's ``start`` and ``end`` are positions in the
+        answer's text.
+        """
+        answer, retrieval, error = self.answer, self.retrieval, self.error
+        reason = error.reason if isinstance(error, ModelError) else "failed"
+        return {
+            "question": self.question,
+            "answer": answer and answer.text,
+            "found": answer and answer.found,
+            "transformation": answer and answer.transformation_type,
+            "citations": [
+                {
+                    "number": citation.number,
+                    **_build_match_dict(citation.match),
+                    "start": citation.start,
+                    "end": citation.end,
+                }
+                for citation in (answer.citations if answer else ())
+            ],
+            "passages": [
+                {
+                    "number": number,
+                    **_build_match_dict(match),
+                    "found_by": list(match.found_by),
+                    "text": match.text,
+                }
+                for number, match in enumerate(self.passages, start=1)
+            ],
+            "keywords": retrieval.keywords if retrieval else "",
+            "variants": [
+                {"kind": variant.kind, "weight": round(variant.weight, 4), "text": variant.text}
+                for variant in (retrieval.variants if retrieval else ())
+            ],
+            **(retrieval.standing if retrieval else NOT_JUDGED).to_dict(),
+            "seconds": round(self.seconds, 3),
+            "trace": retrieval and retrieval.trace.to_dict(),
+            "degradations": [asdict(entry) for entry in self.degradations],
+            "error": error and {"reason": reason, "message": str(error)},
+        }
+
+
+def _build_match_dict(match: Match) -> dict[str, Any]:
+    scores = {
+        "score": match.score,
+        "fused_score": match.fused_score,
+        "rerank_score": match.rerank_score,
+    }
+    return {
+        "id": match.id,
+        **{name: match.metadata.get(name) for name in ("source", "title", "page")},
+        "place": describe_chunk_location(match.metadata),
+        **{
+            name: None if score is None else round(float(score), 6)
+            for name, score in scores.items()
+        },
+    }
 
 
 @contextmanager
@@ -43,12 +146,9 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
                 has_written = True
                 out.print(piece, end="", soft_wrap=True)
 
-        try:
-            yield write_piece
-        finally:
-            status.stop()
-            if has_written:
-                out.write()
+        yield write_piece
+    if has_written:
+        out.write()
 
 
 def show_outcome(outcome: Outcome) -> None:
@@ -67,8 +167,7 @@ def show_outcome(outcome: Outcome) -> None:
         out.write(answer.text)
     if retrieval is None:
         return
-    for line in _list_passages(outcome):
-        out.write(line)
+    _show_passages(outcome)
     lines = list(list_variant_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
@@ -84,14 +183,32 @@ def show_outcome(outcome: Outcome) -> None:
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")
+    phrases.append(format_count(trace.llm_calls, "LLM call") if trace.llm_calls else "no LLM calls")
     if trace.llm_calls:
-        phrases.append(format_count(trace.llm_calls, "LLM call"))
         phrases.append(f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens")
         phrases.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
-    else:
-        phrases.append("no LLM calls")
     reasons = "; ".join(f"{entry.stage} {entry.reason}" for entry in outcome.degradations)
     out.write(f"({', '.join(phrases)})" + (f" degraded: {reasons}" if reasons else ""))
+
+
+def _show_passages(outcome: Outcome) -> None:
+    """Write a line per cited passage. Without an answer, write each passage and its text."""
+    answer = outcome.answer
+    passages = dict(enumerate(outcome.passages, start=1))
+    cited = {entry.number: entry.match for entry in answer.citations} if answer else {}
+    if passages:
+        heading = "Passages:" if answer is None else "\nSources:" if cited else "\nPassages used:"
+        out.write(heading)
+    elif answer is None:
+        out.write("No passage was found.")
+    for number, match in sorted((cited or passages).items()):
+        score = _get_score(match)
+        scores = f"score {_format_score(score)}"
+        if match.score not in (None, score):
+            scores += f", store score {_format_score(match.score)}"
+        out.write(f"  [{number}] {describe_passage_source(match)} ({scores})")
+        if answer is None and match.text:
+            out.write(f"      {shorten_text(match.text)}")
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
@@ -108,96 +225,72 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
         variant = ranking.variant
         pairs = zip(ranking.keys[:_EXPLAINED], ranking.scores, strict=False)
         found = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
-        yield (
-            f"  {LABELS.get(variant.kind, variant.kind)}, weight {variant.weight:.2f}:"
-            f" {shorten_text(variant.text, 160)}"
-        )
+        yield f"  {_label(variant)}, weight {variant.weight:.2f}: {shorten_text(variant.text)}"
         yield f"    found {len(ranking.keys)}: {found or 'nothing'}"
     searched = {ranking.variant.text for ranking in retrieval.rankings}
     for variant in retrieval.variants:
         if variant.text not in searched:
-            yield (
-                f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion:"
-                f" {shorten_text(variant.text, 100)}"
-            )
+            yield f"  {_label(variant)}: not used in the fusion: {shorten_text(variant.text)}"
     yield f"Fusion     {settings.fusion.method}: {_join_ids(retrieval.fused)}"
-    if not settings.keyword_evidence.enabled:
-        yield "Keywords   off"
-    elif evidence is None:
-        yield "Keywords   order kept"
+    if evidence is None:
+        yield f"Keywords   {'order kept' if settings.keyword_evidence.enabled else 'off'}"
     else:
-        (words, _), *variants = evidence.keywords
+        words, _ = evidence.keywords[0]
         yield (
             f"Keywords   weight {evidence.weight:.2f} over {len(evidence.keys)} candidates:"
-            f" {shorten_text(words, 160)}"
-            + (f", and those of {len(variants)} variants" if variants else "")
+            f" {shorten_text(words)}"
         )
-    if settings.rerank.enabled:
-        order = _join_ids(retrieval.reranked) if retrieval.reranked else "order kept"
-        yield f"Rerank     {settings.rerank.model}: {order}"
-    else:
-        yield "Rerank     off"
-    yield from _explain_ranks(retrieval)
+    reranked = _join_ids(retrieval.reranked) if retrieval.reranked else "order kept"
+    model = settings.rerank.model
+    yield f"Rerank     {f'{model}: {reranked}' if settings.rerank.enabled else 'off'}"
+    yield "Result"
+    movements = explain_movement(retrieval)
+    for movement in (*movements.passages, *movements.dropped):
+        match = movement.match
+        scores = {
+            "score": match.score,
+            "fused": movement.fused_score,
+            "keywords": movement.evidence,
+            "reranked": movement.rerank_score,
+        }
+        shown = [f"{name} {score:.3f}" for name, score in scores.items() if score is not None]
+        place = "-" if movement.place is None else f"{movement.place}."
+        yield f"  {place} {match.id or shorten_text(match.text or '', 40)}  {', '.join(shown)}"
+        yield f"     {movement.why}"
     for entry in outcome.degradations:
         yield f"Degraded   {describe_degradation(entry)}"
     for subject, remark in trace.notes:
         yield f"Note       {subject}: {remark}"
-    for answer in outcome.answer.sub_answers if outcome.answer is not None else ():
-        yield (
-            f"Sub-answer {shorten_text(answer.question, 80)}:"
-            f" {answer.reason or shorten_text(answer.text, 160)}"
-        )
+    for answer in outcome.answer.sub_answers if outcome.answer else ():
+        text = answer.reason or shorten_text(answer.text)
+        yield f"Sub-answer {shorten_text(answer.question, 80)}: {text}"
     yield "Stages"
     for stage in sorted(trace.stages, key=lambda stage: stage.started_ms):
-        status = "" if stage.status == "ok" else f"  {stage.status}"
-        detail = f"  {stage.detail}" if stage.detail else ""
-        yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}{status}{detail}"
+        times = f"{stage.ms:9.1f} ms from {stage.started_ms:.1f}"
+        status = "" if stage.status == "ok" else stage.status
+        yield f"  {stage.name:<24} {times}  {status}  {stage.detail}".rstrip()
     yield (
         f"  {'total':<24} {outcome.seconds * 1e3:9.1f} ms, {_format_searches(trace)},"
         f" {trace.llm_calls} LLM calls"
     )
 
 
-def _list_passages(outcome: Outcome) -> Iterator[str]:
-    """Yield a line per cited passage. Without an answer, yield each passage and its text."""
-    answer, passages = outcome.answer, dict(enumerate(outcome.passages, start=1))
-    cited = {} if answer is None else {entry.number: entry.match for entry in answer.citations}
-    if not passages and answer is None:
-        yield "No passage was found."
-    elif passages:
-        yield "\nSources:" if cited else "Passages:" if answer is None else "\nPassages used:"
-    for number, match in sorted((cited or passages).items()):
-        score = _get_score(match)
-        store_score = f", store score {_format_score(match.score)}"
-        store_score = "" if match.score in (None, score) else store_score
-        source = describe_passage_source(match)
-        yield f"  [{number}] {source} (score {_format_score(score)}{store_score})"
-        if answer is None and match.text:
-            yield f"      {shorten_text(match.text)}"
-
-
 def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
-    """Yield one line per variant of the question.
-
-    Variants with a separate search come first. Each line on another variant says why that variant
-    had no separate search.
-    """
-    searched = [
-        variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
-    ]
-    for variant in searched:
-        yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten_text(variant.text)}"
-    shown = {variant.text for variant in searched}
-    unsearched = {
+    """Yield a line per variant. If a variant had no search of its own, its line says why."""
+    shown: set[str] = set()
+    for variant in retrieval.variants:
+        if variant.kind not in ("original", JOINED):
+            shown.add(variant.text)
+            yield f"{_label(variant)}: {shorten_text(variant.text)}"
+    reasons = {
         kind: reason
         for kind, reason in retrieval.trace.notes
         if reason in (IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS)
     }
     for name, row in TEXT_FIELDS.items():
-        if row.variant in unsearched:
-            for text in retrieval.transformation.texts(name):
-                if text not in shown:
-                    yield f"{row.label} ({unsearched[row.variant]}): {shorten_text(text)}"
+        for text in retrieval.transformation.texts(name) if row.variant in reasons else ():
+            if text not in shown:
+                yield f"{row.label} ({reasons[row.variant]}): {shorten_text(text)}"
 
 
 def describe_degradation(entry: Degradation) -> str:
@@ -206,10 +299,7 @@ def describe_degradation(entry: Degradation) -> str:
 
 
 def describe_passage_source(match: Match) -> str:
-    """Return one line with a passage's title, source, and page, slide or rows.
-
-    If the metadata name no source, the line contains the passage's id instead.
-    """
+    """Return one line with a passage's title, source (or else its id) and place in the source."""
     metadata = match.metadata
     place = str(metadata.get("source") or metadata.get("url") or match.id or "a passage without id")
     title = metadata.get("title")
@@ -237,36 +327,14 @@ def _explain_model_decision(trace: Trace) -> str:
     return f"{verb} the model: {decision.reason}" + (f" ({numbers})" if numbers else "")
 
 
-def _explain_ranks(retrieval: Retrieval) -> Iterator[str]:
-    """Yield two lines per passage: the rank and the scores, then the reason for the rank.
-
-    Passages that dropped out of the result come last.
-    """
-    movements = explain_movement(retrieval)
-    yield "Result"
-    for movement in (*movements.passages, *movements.dropped):
-        match = movement.match
-        scores = {
-            "score": match.score,
-            "fused": movement.fused_score,
-            "keywords": movement.evidence,
-            "reranked": movement.rerank_score,
-        }
-        shown = ", ".join(
-            f"{name} {_format_score(score)}" for name, score in scores.items() if score is not None
-        )
-        place = "-" if movement.place is None else f"{movement.place}."
-        yield f"  {place} {match.id or shorten_text(match.text or '', 40)}  {shown}"
-        yield f"     {movement.why}"
+def _label(variant: Variant) -> str:
+    return _LABELS.get(variant.kind, variant.kind)
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
-    """Join the ids of the first `_EXPLAINED` passages with commas, and count the others."""
-    all_ids = [_format_id(key) for key in keys]
-    more = len(all_ids) - _EXPLAINED
-    return (", ".join(all_ids[:_EXPLAINED]) or "nothing") + (
-        f" and {more} more" if more > 0 else ""
-    )
+    ids = [_format_id(key) for key in keys]
+    more = f" and {len(ids) - _EXPLAINED} more" if len(ids) > _EXPLAINED else ""
+    return (", ".join(ids[:_EXPLAINED]) or "nothing") + more
 
 
 def _format_id(key: Key) -> str:
@@ -275,7 +343,6 @@ def _format_id(key: Key) -> str:
 
 
 def _get_score(match: Match) -> float | None:
-    """Return the fused score of *match* or, without a fused score, the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 
 

@@ -15,7 +15,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
 from qtmiddleware.kit.bulk import CONCURRENCY, BulkReport, transform_file
 from qtmiddleware.kit.cli import FAILED
-from qtmiddleware.kit.cli.environment import load_config, report_default_files
+from qtmiddleware.kit.cli.environment import load_config
 from qtmiddleware.kit.cli.options import AsJson, ConfigFile, Engine, Kind, Questions, Sets
 from qtmiddleware.kit.cli.output import (
     divert_stdout,
@@ -89,7 +89,6 @@ def command(
     loaded = load_config(config, sets, transformation_type=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
-    report_default_files({}, named_config=config)
     if file is not None and output is not None:
         if questions or history:
             raise ConfigError(

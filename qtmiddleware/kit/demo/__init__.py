@@ -59,22 +59,16 @@ class DelayedModel:
 
     @property
     def name(self) -> str:
-        """The name of the model whose replies are delayed."""
+        """The name of the inner model."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the inner model's reply to *prompt* after the delay.
-
-        Exceptions of the inner model pass through.
-        """
+        """Return the inner model's reply to *prompt* after the delay."""
         sleep(min(self._delay_seconds, deadline.remaining()))
         return self._inner.complete(prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the inner model's reply to *prompt* after the delay.
-
-        Works as `complete` does, but does not block the event loop.
-        """
+        """Return the inner model's reply to *prompt* after the delay."""
         await asyncio.sleep(min(self._delay_seconds, deadline.remaining()))
         return await self._inner.acomplete(prompt, deadline)
 

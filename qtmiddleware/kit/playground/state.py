@@ -19,16 +19,9 @@ _WEIGHTS: Final = "fusion.weights."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A setting that the user can change on the page.
+    """A setting that the user can change on the page: a number, or one of *choices*.
 
-    Attributes:
-        label: The setting's name on the page.
-        meaning: The setting's effect.
-        default: The default value, as text; empty if it depends on the function or the config.
-        low: The lowest allowed number.
-        high: The highest allowed number.
-        step: The step between numbers.
-        choices: The allowed values of a setting that is not a number.
+    The *default* is empty if it depends on the function or the config.
     """
 
     label: str
@@ -94,10 +87,8 @@ class PageState:
     ) -> PageState:
         """Return the state in the query *parameters* of an address.
 
-        Args:
-            parameters: The names and values of the parameters.
-            known_tiers: The names of all tiers; the plain tier comes first.
-            default_tiers: The names of the tiers to ask if the parameters name none.
+        The plain tier comes first in *known_tiers*. If the parameters name no tier, those in
+        *default_tiers* are asked.
         """
         question = ""
         history: list[Message] = []

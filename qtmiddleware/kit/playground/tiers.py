@@ -48,15 +48,7 @@ _EXPERIMENT: Final[Mapping[str, Any]] = {"log": {"path": None}, "shadow": None}
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A configuration to compare: the user's function with certain settings.
-
-    Attributes:
-        name: The name of the configuration.
-        label: A short description for the page.
-        asks_model: Whether the tier calls a language model.
-        settings: The tier's settings, which override the user's settings.
-        function: The wrapped function with *settings*.
-    """
+    """The user's function, with *settings* that override the user's settings."""
 
     name: str
     label: str
@@ -74,9 +66,6 @@ class Tiers:
     Attributes:
         all: All tiers by name, in the page's order. Without a model, only those that need none.
         shown: The names of the tiers that are asked by default.
-        has_model: Whether a language model is configured.
-        has_top_k: Whether the function has a parameter for the number of passages.
-        middleware: The middleware of the wrapped function.
     """
 
     def __init__(
@@ -95,8 +84,7 @@ class Tiers:
             has_own_tier: Whether to add a tier with the user's own config.
             arguments: The function's arguments except the question, by name.
             timeout_seconds: The time limit per tier, in seconds.
-            has_recorded_reply: Whether the model has a recorded reply to a question after some
-                messages. ``None`` if the model replies to every question.
+            has_recorded_reply: Whether the model has a reply to a question after some messages.
         """
         self.middleware = wrapped_function.middleware
         self.has_model: bool = self.middleware.engine.has_model

@@ -55,16 +55,10 @@ class Row:
 
     Attributes:
         key: Identifies the passage in all lists of the page.
-        start: The rank in the plain list, or else in the search for the question; ``None`` if
-            neither has the passage.
-        end: The rank in the result. If the passage dropped out, its last known rank, or ``None``.
+        start: The rank in the plain list, or else in the search for the question.
+        end: The rank in the result. If the passage dropped out, its last known rank.
         way: ``new``, ``up``, ``down``, ``same`` or ``gone``.
-        badge: The movement as a short label, such as ``▲ 2``.
-        why: The reason for the movement, in one sentence.
-        title: The passage's title.
-        source: The document, address or page that the passage comes from.
-        snippet: An excerpt of the passage's text; empty unless the passage is first shown here.
-        text: The passage's text.
+        snippet: An excerpt; empty unless the passage is first shown here.
         is_answer: Whether the passage answers the question, according to the judgements.
     """
 
@@ -98,20 +92,10 @@ class Card:
     """A tier's result, prepared for the page.
 
     Attributes:
-        tier: The tier.
         config: The tier's config as JSON, for use outside the playground.
-        summary: How many passages moved.
         took: How long the call took, or how much time the tier added to the plain search.
-        calls: The number of model calls.
-        cost: The cost of model calls and reads.
-        problem: The error; empty if the tier returned a result.
-        degradations: One line per step that failed or was skipped.
         rows: The passages of the result, and then those of the plain list that dropped out.
-        is_unsure: Whether the search probably found no answer.
         texts: The label, the text and a remark for each search and each text of the model.
-        figures: The name and the value of each time and cost.
-        bars: The timeline.
-        notes: The decision whether to ask the model, and the notes of the trace.
     """
 
     tier: Tier
@@ -157,10 +141,7 @@ class Card:
 def build_cards(
     asked: AskedQuestion, tiers: Tiers, state: PageState, answer_ids: Collection[str]
 ) -> list[Card]:
-    """Return one card per result in *asked*.
-
-    *answer_ids* are the ids of the passages that answer the question.
-    """
+    """Return a card per result. *answer_ids* are the ids of the passages that answer."""
     cards = []
     for answer in asked.systems:
         tier = tiers.all[answer.system]

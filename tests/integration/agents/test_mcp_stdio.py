@@ -85,21 +85,6 @@ async def test_a_client_of_each_era_lists_searches_and_fetches(tmp_path: Path, m
         assert (await ask(client, "fetch", id="nobody"))[1]
 
 
-async def test_effort_asks_the_model_if_there_is_one(tmp_path: Path) -> None:
-    async with connect(tmp_path, f"{APP}:modelled") as client:
-        (search,) = (await client.list_tools()).tools
-        assert search.input_schema["properties"]["effort"]["enum"] == [
-            "minimal",
-            "low",
-            "medium",
-            "high",
-        ]
-        free, _ = await ask(client, query=QUESTION, effort="minimal")
-        high, _ = await ask(client, query=QUESTION, effort="high")
-    assert "rewrite" not in json.dumps(free)
-    assert "rewrite" in high["results"][0]["why"]
-
-
 def test_nothing_but_the_protocol_is_on_stdout_whatever_the_function_prints(tmp_path: Path) -> None:
     hello = {
         "jsonrpc": "2.0", "id": 7, "method": "initialize",
@@ -150,33 +135,6 @@ async def test_a_failure_is_a_result_with_a_sentence(
             assert failed
             assert said in found["error"]
             assert "sk-proj" not in found["error"]
-
-
-async def test_a_function_that_returns_nothing_is_said_to(tmp_path: Path) -> None:
-    async with connect(tmp_path, f"{APP}:nothing") as client:
-        found, failed = await ask(client, query=QUESTION)
-    assert not failed
-    assert (found["results"], found["another_search_could_help"]) == ([], True)
-    assert "other words" in found["advice"]
-
-
-async def test_without_a_query_there_is_no_search_and_other_odd_arguments_are_named(
-    tmp_path: Path,
-) -> None:
-    async with connect(tmp_path, f"{APP}:search") as client:
-        for arguments in ({}, {"query": 5}, {"query": " "}):
-            found, failed = await ask(client, **arguments)
-            assert failed
-            assert found["error"].endswith(".")
-        for arguments, said in (
-            ({"limit": 3}, 'search has no argument "limit".'),
-            ({"top_k": "many"}, "top_k must be a number from 1 to 50; 5 was used."),
-        ):
-            found, failed = await ask(client, query=QUESTION, **arguments)
-            assert not failed
-            assert found["results"]
-            assert said in found["advice"]
-        assert (await ask(client, "delete", id="x"))[1]
 
 
 async def test_huge_results_are_cut_within_the_budget_and_said_to_be(tmp_path: Path) -> None:

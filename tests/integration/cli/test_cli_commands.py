@@ -125,10 +125,6 @@ def test_what_cannot_work_ends_with_a_message(
     assert words in ended.err
 
 
-def test_the_version_is_shown(qtm: Run) -> None:
-    assert qtm("--version").out.startswith("qtmiddleware 0.")
-
-
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     command = f'set -o pipefail; {sys.executable} -c "{MAIN}" config show words 2>err | head -n 1'
     subprocess.run(
@@ -192,16 +188,6 @@ def test_a_log_that_would_stay_empty_is_warned_of(qtm: Run, tmp_path: Path) -> N
     assert (ended.code, "which does not exist; create the folder" in ended.err) == (0, True)
     (tmp_path / "nowhere").mkdir()
     assert "warning" not in qtm("config", "show", "own.json").err
-
-
-@pytest.mark.parametrize("command", [("config", "show"), ("query", "x"), ("ingest", ".")])
-def test_what_is_set_wrongly_is_a_usage_error_that_names_the_nearest_key(
-    qtm: Run, command: tuple[str, ...]
-) -> None:
-    ended = qtm(*command, "--set", "fusion.rrk=3", "--set", "topK=x")
-    assert (ended.code, ended.out) == (2, "")
-    assert "fusion.rrk is not a setting (--set); did you mean fusion.rrfK?" in ended.err
-    assert 'topK must be a whole number from 1 to 10000, not "x" (--set)' in ended.err
 
 
 def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(

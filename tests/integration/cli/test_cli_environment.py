@@ -16,7 +16,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import CONFIG_FILES, CREDENTIALS, load_config
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
-from tests.support.conversing import HEALTH, INDEX, QUESTION
+from tests.support.conversing import HEALTH, QUESTION
 
 pytestmark = pytest.mark.thorough
 
@@ -35,47 +35,21 @@ def put(folder: Path, text: str) -> Path:
 def test_a_key_in_it_is_used_and_named_without_its_value(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    path = put(folder, f"\ufeffexport OPENAI_API_KEY='{SECRET}'\n")
-    ended = qtm("query", QUESTION, QTM_LLM_BASE_URL=service.url)
-    used = f"qtm: note: used by default: index {folder / INDEX}\n"
-    assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n{used}")
+    # A dollar sign is no variable.
+    key = f"{SECRET}-${{OTHERS_SECRET}}"
+    path = put(folder, f"\ufeffexport OPENAI_API_KEY='{key}'\n")
+    at = {"QTM_LLM_BASE_URL": service.url, "OTHERS_SECRET": "precious"}
+    ended = qtm("query", QUESTION, **at)
+    assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n")
     assert HEALTH in ended.out
-    assert set(service.keys) == {f"Bearer {SECRET}"}
-
-
-def test_what_is_set_already_stays(qtm: Run, folder: Path, service: AnsweringService) -> None:
-    put(folder, f"OPENAI_API_KEY={SECRET}\n")
-    ended = qtm("query", QUESTION, QTM_LLM_BASE_URL=service.url, OPENAI_API_KEY="mine")
-    assert (ended.code, "read from" in ended.err, set(service.keys)) == (0, False, {"Bearer mine"})
-
-
-def test_a_dollar_sign_in_a_key_is_no_variable(
-    qtm: Run, folder: Path, service: AnsweringService
-) -> None:
-    put(folder, "OPENAI_API_KEY=a-${OTHERS_SECRET}-b\n")
-    assert qtm("query", QUESTION, QTM_LLM_BASE_URL=service.url, OTHERS_SECRET=SECRET).code == 0
-    assert set(service.keys) == {"Bearer a-${OTHERS_SECRET}-b"}
+    assert set(service.keys) == {f"Bearer {key}"}
+    # What is set already stays.
+    assert qtm("query", QUESTION, **at, OPENAI_API_KEY="mine").err == ""
+    assert service.keys[-1] == "Bearer mine"
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "QTM_LLM_BASE_URL",
-            "QTM_STORE_HOST",
-            "QTM_CONFIG",
-            "QTM_RERANK_TRUST_REMOTE_CODE",
-        ),
-        *(
-            "QTM_MODEL_DIR",
-            "OPENAI_BASE_URL",
-            "HF_ENDPOINT",
-            "HTTPS_PROXY",
-            "SSL_CERT_FILE",
-            "XDG_STATE_HOME",
-            "PATH",
-        ),
-    ],
+    "name", ["QTM_LLM_BASE_URL", "QTM_CONFIG", "OPENAI_BASE_URL", "HTTPS_PROXY", "PATH"]
 )
 def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(
     qtm: Run, tmp_path: Path, name: str
@@ -87,22 +61,6 @@ def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(
     assert f"OPENAI_API_KEY read from {path}; ignored there: {name} (" in ended.err
     for hidden in ("evil", "precious", SECRET):
         assert hidden not in ended.out + ended.err
-
-
-def test_no_address_of_it_is_ever_sent_a_key(
-    qtm: Run, folder: Path, service: AnsweringService
-) -> None:
-    put(folder, f"QTM_LLM_BASE_URL={service.url}\nOPENAI_BASE_URL={service.url}\n")
-    ended = qtm("query", QUESTION, OPENAI_API_KEY=SECRET, QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
-    assert (ended.code, service.keys) == (1, [])
-
-
-def test_one_in_a_folder_above_is_not_looked_at(qtm: Run, tmp_path: Path) -> None:
-    put(tmp_path, f"OPENAI_API_KEY={SECRET}\nQTM_TOP_K=7\n")
-    below = tmp_path / "some" / "where"
-    below.mkdir(parents=True)
-    ended = qtm("transform", "-t", "none", QUESTION, folder=below)
-    assert (ended.code, ended.err) == (0, "")
 
 
 @pytest.mark.parametrize("kind", ["link", "shared", "open", "pipe", "large"])
@@ -135,12 +93,6 @@ def test_one_of_another_account_is_not_read(qtm: Run, tmp_path: Path) -> None:
         ".env was not read: it belongs to another account"
         in qtm("transform", "-t", "none", QUESTION).err
     )
-
-
-def test_a_folder_of_that_name_is_nothing_to_speak_of(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / ".env").mkdir()
-    ended = qtm("transform", "-t", "none", QUESTION)
-    assert (ended.code, ended.err) == (0, "")
 
 
 def test_no_name_in_it_forges_a_line(qtm: Run, tmp_path: Path) -> None:
@@ -182,80 +134,16 @@ def test_every_credential_the_package_reads_may_stand_in_it() -> None:
     assert read == set(CREDENTIALS)
 
 
-def test_a_file_that_nobody_named_is_named_on_stderr_and_nowhere_else(
-    qtm: Run, folder: Path
-) -> None:
-    (folder / "mine.json").write_text('{"topK": 2}')
-    index, mine = folder / INDEX, folder / "mine.json"
-    ended = qtm(
-        "query",
-        "--no-answer",
-        "--json",
-        QUESTION,
-        QTM_CONFIG="mine.json",
-        QTM_LOG_PATH="queries.jsonl",
-    )
-    first = f"qtm: note: used by default: settings (QTM_CONFIG) {mine}; index {index}"
-    assert ended.err.splitlines()[0] == first
-    assert len(json.loads(ended.out)["passages"]) == 2
-    ended = qtm(
-        "query", "--no-answer", QUESTION, "--config", "mine.json", QTM_LOG_PATH="queries.jsonl"
-    )
-    assert ended.err.splitlines()[0] == (
-        f"qtm: note: used by default: index {index}; query log {folder / 'queries.jsonl'}"
-    )
-    for arguments in (
-        ["config", "show", "--json"],
-        ["transform", "--json", "-t", "none", QUESTION],
-    ):
-        ended = qtm(*arguments, QTM_CONFIG="mine.json")
-        assert (ended.code, ended.err) == (
-            0,
-            f"qtm: note: used by default: settings (QTM_CONFIG) {mine}\n",
-        )
-        assert json.loads(ended.out)
-
-
-def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(
-    qtm: Run, folder: Path
-) -> None:
-    (folder / "docs").mkdir()
-    (folder / "docs" / "a.txt").write_text("Jaco is healthy.")
-    (folder / "own.json").write_text('{"dataPath": "docs"}')
-    index, ledger = folder / INDEX, folder / f"{INDEX}.ingest"
-    ended = qtm("ingest", "docs")
-    lines = [json.loads(line) for line in ended.err.splitlines()]
-    assert lines[0] == {"level": "info", "message": f"used by default: index {index}"}
-    ended = qtm("ingest", "--config", "own.json")
-    assert (
-        f'used by default: index {index}; ledger {ledger}; documents {folder / "docs"}"'
-        in ended.err
-    )
-    assert "used by default" not in qtm("ingest", "docs", "--set", f"indexPath={INDEX}").err
-
-
-def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(
-    qtm: Run, folder: Path
-) -> None:
+def test_the_config_of_the_folder_is_found_under_any_that_is_named(qtm: Run, folder: Path) -> None:
     (folder / "config").mkdir()
-    first, second = "config/query-transform.config.json", "query-transform.config.json"
+    first, second = CONFIG_FILES
     (folder / first).write_text('{"topK": 2, "transformationType": "none"}')
     (folder / second).write_text('{"topK": 3}')
     (folder / "mine.json").write_text('{"topK": 4}')
-    ended = qtm("query", "--no-answer", "--json", QUESTION)
-    told = ended.err.splitlines()
-    assert told[0] == f"qtm: note: {second} exists too and was not used"
-    assert (
-        told[1]
-        == f"qtm: note: Loading config {first} (found in this folder; --config names another)"
-    )
-    assert len(json.loads(ended.out)["passages"]) == 2
-    assert qtm("transform", QUESTION).out == KEYWORDS
-    lines = [
-        json.loads(line)
-        for line in qtm("ingest", "mine.json", "--set", "indexPath=i.sqlite").err.splitlines()[1:2]
-    ]
-    assert lines == [{"level": "info", "message": "Loading config", "meta": {"path": first}}]
+    (folder / "below").mkdir()
+    ended = qtm("ingest", "mine.json", "--set", "indexPath=i.sqlite")
+    line = {"level": "info", "message": "Loading config", "meta": {"path": first}}
+    assert json.loads(ended.err.splitlines()[0]) == line
     for more, environ, top_k, origin in (
         ((), {}, 2, f"file {first}"),
         ((), {"QTM_TOP_K": "6"}, 2, f"file {first}"),
@@ -266,9 +154,10 @@ def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(
         ended = qtm("config", "show", "--json", *more, **environ)
         rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(ended.out)}
         assert rows["topK"] == (top_k, origin)
-        assert ("Loading config" in ended.err) is (
-            rows["topK"][1] == f"file {first}" or "--set" in more
-        )
+        is_found = origin == f"file {first}" or "--set" in more
+        note = f"qtm: note: Loading config {first} (found in this folder; --config names another)\n"
+        assert ended.err == (note if is_found else "")
+    assert qtm("config", "show", folder=folder / "below").err == "the config is valid\n"
     (folder / first).unlink()
     assert f"Loading config {second} (" in qtm("transform", "-t", "none", QUESTION).err
 
@@ -312,12 +201,9 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
     "path",
     [
         "{home}",
-        "../notes",
         "~/notes",
         "docs/../../notes",
-        "out",
         "out/*.txt",
-        "../*/*.txt",
         "*/../../notes/*",
         "b",
     ],
@@ -376,14 +262,6 @@ def test_a_config_that_nobody_named_sends_nothing_from_outside_of_its_folder(
     assert not (folder / "i.sqlite").exists()
 
 
-def test_one_that_names_a_service_is_refused_before_it_is_asked(
-    qtm: Run, folder: Path, service: AnsweringService
-) -> None:
-    (folder / CONFIG_FILES[1]).write_text(json.dumps({"llm": {"baseUrl": service.url}}))
-    ended = qtm("query", QUESTION, OPENAI_API_KEY=SECRET)
-    assert (ended.code, ended.out, service.bodies) == (2, "", [])
-
-
 @pytest.mark.parametrize("kind", ["link", "shared", "pipe", "folder"])
 def test_a_config_that_others_may_have_written_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
@@ -420,30 +298,3 @@ def test_no_other_config_is_found_that_nobody_named(qtm: Run, tmp_path: Path) ->
     ended = qtm("config", "show", "--json")
     assert (ended.code, ended.err) == (0, "")
     assert {row["origin"] for row in json.loads(ended.out)} == {"default"}
-
-
-def test_what_is_shown_of_a_config_is_what_was_written(qtm: Run, tmp_path: Path) -> None:
-    written = {"indexPath": "~/${OTHERS_SECRET}/$OTHERS_SECRET/%OTHERS_SECRET%", "dataPath": "~"}
-    (tmp_path / "c.json").write_text(json.dumps(written))
-    hidden = {
-        "OTHERS_SECRET": "precious",
-        "HTTPS_PROXY": "http://me:precious@proxy.example:3128",
-        "OPENAI_BASE_URL": "https://me:precious@model.example/v1?key=precious",
-        "OPENAI_API_KEY": "precious",
-    }
-    for arguments in (
-        ["config", "show", "c.json", "--json"],
-        ["config", "show", "c.json"],
-        ["config", "show", "c.json"],
-    ):
-        ended = qtm(*arguments, **hidden)
-        assert ended.code == 0
-        assert "precious" not in ended.out + ended.err
-        assert "check" in arguments or written["indexPath"] in ended.out
-    for variable in ("QTM_LLM_BASE_URL", "QTM_STORE_HOST"):
-        for address in (
-            "https://me:precious@model.example/v1",
-            "https://model.example/v1?key=precious",
-        ):
-            ended = qtm("config", "show", **{variable: address})
-            assert "precious" not in ended.out + ended.err

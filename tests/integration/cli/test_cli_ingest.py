@@ -63,25 +63,6 @@ def test_a_second_run_says_that_nothing_changed(qtm: Run, docs: Path) -> None:
     assert (report["unchanged"], report["embedded"], report["written"]) == (2, 0, 0)
 
 
-def test_the_config_names_the_documents_and_the_index(qtm: Run, docs: Path, tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text(
-        json.dumps({"dataPath": "docs/*.txt", "indexPath": "i.sqlite"})
-    )
-    ended = qtm("ingest", "-c", "c.json")
-    assert ended.out.startswith("1 document in 1 chunk: 1 added, 0 changed")
-    first, *_ = map(json.loads, ended.err.splitlines())
-    assert first == {"level": "info", "message": "Loading config", "meta": {"path": "c.json"}}
-    assert (tmp_path / "i.sqlite").exists()
-
-
-def test_skipped_files_are_named_and_the_run_succeeds(qtm: Run, docs: Path) -> None:
-    (docs / "bad.txt").write_bytes(b"\x00\x01" * 50)
-    ended = qtm("ingest", "docs")
-    assert ended.code == 0
-    assert f"skipped: docs{os.sep}bad.txt: binary" in ended.err.splitlines()
-    assert "1 skipped" in ended.out
-
-
 def test_what_is_left_out_of_a_folder_is_counted(qtm: Run, docs: Path) -> None:
     for name in ("old.doc", "other.DOC", "photo.png"):
         (docs / name).write_text("no text", encoding="utf-8")
@@ -127,34 +108,6 @@ def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(
     }.items():
         asked = qtm("query", "--no-answer", question)
         assert f"[1] {place}" in asked.out, asked.out
-
-
-def test_without_the_extra_the_rest_is_ingested_and_the_files_are_counted(
-    qtm_process: Run, docs: Path, tmp_path: Path
-) -> None:
-    make_office_files(docs)
-    for name in ("docx", "openpyxl"):
-        (tmp_path / "modules").mkdir(exist_ok=True)
-        (tmp_path / f"modules/{name}.py").write_text("raise ImportError")
-    path = os.pathsep.join([str(tmp_path / "modules"), *sys.path])
-    ended = qtm_process("ingest", "docs", "--json", PYTHONPATH=path)
-    wanted = '2 files not read: .docx (1), .xlsx (1); run: pip install "qtmiddleware[documents]"'
-    assert (ended.code, wanted in ended.err.splitlines()) == (0, True)
-    report = json.loads(ended.out)
-    assert (report["added"], [it["extra"] for it in report["skipped"]]) == (
-        3,
-        ["documents", "documents"],
-    )
-    named = qtm_process("ingest", "docs/report.xlsx", PYTHONPATH=path)
-    assert named.code != 0
-    assert 'openpyxl is not installed; run: pip install "qtmiddleware[documents]"' in named.err
-
-
-def test_all_files_skipped_is_a_failure(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").write_bytes(b"")
-    ended = qtm("ingest", "empty.txt")
-    assert ended.code == 1
-    assert "skipped: empty.txt: empty" in ended.err
 
 
 @pytest.mark.parametrize("arguments", [(), ("nowhere",), ("docs", "--no-such-option")])
@@ -289,18 +242,3 @@ def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(
     plain = on_terminal("--log-json")
     assert "embedding chunks" not in plain
     assert '"message": "Loaded documents"' in plain
-
-
-def test_without_ray_the_extra_is_named(qtm_process: Run, docs: Path, tmp_path: Path) -> None:
-    (tmp_path / "absent").mkdir()
-    (tmp_path / "absent" / "ray.py").write_text("raise ImportError('it is not installed')")
-    path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
-    ended = qtm_process("ingest", str(docs), "--engine", "ray", PYTHONPATH=path)
-    assert ended.code == 1
-    assert 'pip install "qtmiddleware[ray]"' in ended.err
-
-
-def test_an_engine_that_would_have_nothing_to_do_is_a_usage_error(qtm: Run) -> None:
-    ended = qtm("transform", "a question", "--engine", "ray")
-    assert ended.code == 2
-    assert "--engine needs --file" in ended.err

@@ -74,14 +74,3 @@ def test_in_a_pipe_a_sentence_stays_on_one_line() -> None:
     file = io.StringIO()
     PlainConsole(file=file, width=80).write("word " * 100)
     assert len(file.getvalue().splitlines()) == 1
-
-
-def test_the_next_lines_of_a_list_item_are_indented_to_its_text() -> None:
-    console, file = on_terminal(width=20)
-    console.write("[1] one two three four five\n  - six seven eight nine ten")
-    assert file.getvalue().splitlines() == [
-        "[1] one two three",
-        "    four five",
-        "  - six seven eight",
-        "    nine ten",
-    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from statistics import mean
 
 import pytest
 
@@ -64,10 +63,3 @@ def test_no_recorded_reply_is_lost_on_the_way_but_one_that_lost_a_negation(
     assert {score.name: score.degraded for score in comparison.systems if score.degraded} == {
         "rewrite": 1
     }
-
-
-def test_the_means_are_those_of_the_questions(comparison: Comparison) -> None:
-    for score in comparison.systems:
-        assert score.means["nDCG@10"] == pytest.approx(
-            mean(score.per_query.values["nDCG@10"].values())
-        )

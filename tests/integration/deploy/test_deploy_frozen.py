@@ -61,16 +61,6 @@ def test_a_reused_process_answers_on_a_read_only_file_system_without_a_home(
     assert function.complaints == ""
 
 
-def test_a_process_frozen_between_two_requests_answers_after_it_was_thawed(
-    function: Process,
-) -> None:
-    assert is_full(function.ask(event(f"{QUESTION} And before?")))
-    function.freeze()
-    function.tell(event(f"{QUESTION} And after?"))
-    function.thaw()
-    assert is_full(function.hear())
-
-
 def test_a_process_frozen_while_the_model_thinks_answers_after_it_was_thawed(
     function: Process, house: ModelServer
 ) -> None:

@@ -164,29 +164,6 @@ def test_the_budgets_of_all_workers_together_are_the_total(
     assert len(model.bodies) * usd_a_call <= total
 
 
-def test_answers_go_on_while_redis_is_dead_and_are_shared_again_after_it(
-    start: Start, model: ModelServer, redis_server: RedisServer
-) -> None:
-    service, workers = start(shared(redis_server))
-    before, during = new_questions(2), new_questions(2)
-    assert {it["status"] for it in ask_all(workers, before)} == {"full"}
-    redis_server.kill()
-    answers = ask_all(workers, [*during, *before])
-    assert {it["status"] for it in answers} <= {"full", "degraded"}, service.complaints
-    for worker in workers:
-        check_shape(worker, during[0], worker.search(during[0]))
-    # What was shared before is in each worker's own memory; the rest each asked for itself.
-    assert len(model.bodies) == len(before) + len(during) * WORKERS
-    redis_server.start()
-
-    def one_asks_for_all() -> bool:
-        asked = len(model.bodies)
-        ask_all(workers, new_questions(1))
-        return len(model.bodies) == asked + 1
-
-    wait_until(one_asks_for_all)
-
-
 def test_only_the_requests_of_a_killed_worker_fail_and_another_takes_its_place(
     start: Start, model: ModelServer, redis_server: RedisServer
 ) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pypdf import PdfReader
 
 from tests.support.browser import browser  # noqa: F401
 from tests.support.playground_world import APP, QUESTION, Served, serve
@@ -152,22 +150,6 @@ def test_nothing_is_cut_off_at_any_width(
                 assert list_cut(shown) == [], (address, width)
 
 
-@pytest.mark.parametrize("style", [SPACING, "html { font-size: 200%; }"], ids=["spacing", "large"])
-def test_nothing_is_cut_off_where_a_reader_sets_the_text(
-    opened: Open, demo: Served, served: Served, style: str
-) -> None:
-    for address in list_states(demo, served):
-        shown = opened(address)
-        shown.evaluate(
-            """css => { const sheet = new CSSStyleSheet(); sheet.replaceSync(css);
-            document.adoptedStyleSheets = [sheet]; }""",
-            style,
-        )
-        for width in WIDTHS:
-            shown.set_viewport_size({"width": width, "height": 900})
-            assert list_cut(shown) == [], (address, width)
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_line_leads_from_each_place_in_the_plain_list_to_the_place_in_the_result(
     opened: Open, demo: Served, width: int
@@ -189,49 +171,6 @@ def test_a_line_leads_from_each_place_in_the_plain_list_to_the_place_in_the_resu
           });
         })"""
     )
-
-
-def test_a_passage_lights_up_by_keyboard_and_opens_to_its_whole_text(
-    opened: Open, served: Served
-) -> None:
-    shown = opened(served.at(QUESTION))
-    row = shown.locator("article[data-tier=balanced] .row").first
-    row.locator("summary").focus()
-    assert shown.locator(f'[data-p="{row.get_attribute("data-p")}"]:not(.lit)').count() == 0
-    assert row.locator(".full").is_hidden()
-    shown.keyboard.press("Enter")
-    assert row.locator(".full").is_visible()
-
-
-def test_no_two_things_of_the_page_are_called_the_same(opened: Open, served: Served) -> None:
-    names = opened(served.at(QUESTION)).locator(".card > div:last-child summary")
-    assert len(set(names.all_text_contents())) == names.count() > 8
-
-
-def test_what_is_ticked_is_what_is_shown_after_going_back(opened: Open, served: Served) -> None:
-    shown = opened(served.at(QUESTION))
-    shown.get_by_text("Tiers", exact=False).first.click()
-    shown.locator("#tier-words").check()
-    shown.goto(served.at("Who walks the dog?"))
-    shown.go_back()
-    assert not shown.locator("#tier-words").is_checked()
-
-
-def test_no_tier_at_all_leaves_the_plain_list(opened: Open, served: Served) -> None:
-    shown = opened(served.at(QUESTION))
-    shown.get_by_text("Tiers", exact=False).first.click()
-    for name in TIERS[1:]:
-        shown.locator(f"#tier-{name}").uncheck()
-    shown.get_by_role("button", name="Ask", exact=True).click()
-    shown.wait_for_url("**tier=off")
-    assert list_cards(shown) == ["off"]
-
-
-def test_a_blank_question_is_said_to_be_one(opened: Open, served: Served) -> None:
-    shown = opened()
-    shown.locator("#q").fill("   ")
-    shown.get_by_role("button", name="Ask", exact=True).click()
-    assert "The question must not be blank." in shown.locator("main").inner_text()
 
 
 def test_the_small_collection_is_a_link_away_and_back(opened: Open, demo: Served) -> None:
@@ -282,16 +221,6 @@ def test_tiers_and_weights_are_chosen_and_stand_in_the_address(
     assert list_cards(shown) == TIERS
 
 
-def test_a_follow_up_has_the_question_before_it(opened: Open, served: Served) -> None:
-    shown = opened(served.at(QUESTION))
-    shown.get_by_role("link", name="Ask a follow-up").click()
-    assert shown.locator("#turn-1").input_value() == QUESTION
-    shown.locator("#q").fill("And what does he eat?")
-    shown.locator("#q").press("Enter")
-    shown.wait_for_selector("#headline")
-    assert "standalone" in (shown.locator("article[data-tier=balanced]").text_content() or "")
-
-
 def test_a_passage_lights_up_wherever_it_stands(opened: Open, served: Served) -> None:
     shown = opened(served.at(QUESTION))
     row = shown.locator("article[data-tier=balanced] .row").first
@@ -301,15 +230,6 @@ def test_a_passage_lights_up_wherever_it_stands(opened: Open, served: Served) ->
     assert shown.locator(f'.lit:not([data-p="{key}"])').count() == 0
 
 
-def test_the_config_is_copied(opened: Open, served: Served) -> None:
-    shown = opened(served.at(QUESTION), permissions=["clipboard-read", "clipboard-write"])
-    card = shown.locator("article[data-tier=balanced]")
-    card.get_by_text("Config that gives this").click()
-    card.get_by_role("button", name="Copy").click()
-    card.get_by_role("button", name="Copied").wait_for()
-    assert '"transformationType": "combined"' in shown.evaluate("navigator.clipboard.readText()")
-
-
 def test_without_scripts_it_is_the_same_page(opened: Open, served: Served) -> None:
     shown = opened(served.url, java_script_enabled=False)
     shown.locator("#q").fill(QUESTION)
@@ -317,14 +237,6 @@ def test_without_scripts_it_is_the_same_page(opened: Open, served: Served) -> No
     shown.locator("#headline").wait_for()
     assert shown.url.endswith("?q=Does+Jaco+have+any+health+concerns%3F")
     assert shown.locator("article").count() == len(TIERS)
-
-
-def test_it_is_printed_without_the_form(opened: Open, served: Served) -> None:
-    shown = opened(served.at(QUESTION))
-    printed = PdfReader(BytesIO(shown.pdf(format="A4")))
-    text = "\n".join(one.extract_text() for one in printed.pages)
-    assert "Jaco" in text
-    assert "Weights and passages" not in text
 
 
 def test_the_headline_and_the_verdict_say_where_the_cards_show_the_answer(

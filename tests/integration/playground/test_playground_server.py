@@ -8,14 +8,13 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.request import urlopen
 
 import httpx
 import pytest
 
 from tests.support.command_line import Ended, built, folder, qtm  # noqa: F401
 from tests.support.playground_world import APP, QUESTION, Served, serve
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -31,12 +30,6 @@ def list_tiers(page: str) -> list[str]:
     return re.findall(r'<article [^>]*data-tier="(\w+)"', page)
 
 
-def test_it_shows_every_tier_of_a_function_of_ones_own(served: Served) -> None:
-    page = served.get(QUESTION).text
-    tiers = list_tiers(page)
-    assert tiers == ["off", "rules", "balanced", "yours"]
-
-
 def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
     questions = [f"Does Jaco have concern number {number}?" for number in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -44,19 +37,6 @@ def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
     for question, page in zip(questions, pages, strict=True):
         assert f"<title>{question} · qtm playground</title>" in page
         assert len(list_tiers(page)) == 4
-
-
-@pytest.mark.parametrize("sign", ["a", "\u732b", "\U0001f415"])
-def test_eight_thousand_characters_of_any_script_are_a_question(served: Served, sign: str) -> None:
-    # The other client takes no such addresses.
-    with urlopen(served.at(sign * 8_000), timeout=PATIENCE) as response:
-        page = response.read().decode()
-    assert "too_long" not in page
-    assert len(list_tiers(page)) == 4
-
-
-def test_a_longer_question_is_passed_on_and_said_to_be(served: Served) -> None:
-    assert "query: too_long (8,001 characters; the limit is 8,000)" in served.get("a" * 8_001).text
 
 
 def test_nothing_that_is_asked_is_written_anywhere(served: Served) -> None:
@@ -77,13 +57,6 @@ def test_it_listens_on_this_machine_alone(served: Served) -> None:
         pass
 
 
-def test_impossible_weights_are_said(served: Served) -> None:
-    keys = ("original", "standalone", "rewrite", "hyde", "subQueries", "paraphrases", "stepBack")
-    page = served.get(QUESTION, **{f"fusion.weights.{key}": "0" for key in keys}).text
-    assert list_tiers(page) == []
-    assert "fusion.weights must be above 0 for at least one kind of text" in page
-
-
 def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
     tmp_path: Path,
 ) -> None:
@@ -95,36 +68,6 @@ def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
         said = served.errors.read_text()
     assert said.rstrip().endswith("qtm: interrupted")
     assert "Traceback" not in said
-
-
-def test_a_second_one_takes_a_port_of_its_own_and_without_a_key_it_compares_the_rules(
-    tmp_path: Path, served: Served
-) -> None:
-    with serve(tmp_path, "-f", f"{APP}:plain", "--port", "0") as other:
-        assert other.port != served.port
-        page = other.get(QUESTION)
-        said = other.errors.read_text()
-    assert list_tiers(page.text) == ["off", "rules"]
-    assert "No language model is configured" in page.text
-    assert "No language model is configured" in said
-
-
-def test_a_port_that_is_taken_is_told_in_one_line(
-    qtm: Callable[..., Ended],  # noqa: F811
-    served: Served,
-) -> None:
-    ended = qtm(
-        "playground",
-        "-f",
-        f"{APP}:plain",
-        "--port",
-        str(served.port),
-        PYTHONPATH=str(Path(__file__).parents[3]),
-    )
-    assert (ended.code, ended.out) == (2, "")
-    assert f"port {served.port}" in ended.err
-    assert "leave --port out" in ended.err
-    assert "Traceback" not in ended.err
 
 
 def test_without_an_index_it_says_how_to_make_one(qtm: Callable[..., Ended]) -> None:  # noqa: F811

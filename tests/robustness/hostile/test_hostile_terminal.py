@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from qtmiddleware.kit.cli.output import PlainConsole, escape_line, write_report
+from qtmiddleware.kit.cli.output import PlainConsole, write_note, write_report
 from qtmiddleware.kit.evaluation import Report
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
@@ -194,9 +194,13 @@ def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path) -> None:
     assert len(skipped) == len(names)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text())
-def test_a_line_stays_one_line_whatever_stands_in_it(text: str) -> None:
-    assert len(escape_line(text).splitlines()) <= 1
+def test_a_note_stays_one_line_whatever_stands_in_it(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    write_note(text)
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: Path) -> None:

@@ -58,20 +58,6 @@ def test_every_address_is_a_state_whose_link_leads_to_the_same_state(
 
 
 @pytest.mark.parametrize(
-    ("address", "link"),
-    [
-        ("?q=why", "?q=why"),
-        ("?q=why&topK=&user=+", "?q=why"),
-        ("?q=why&tier=rules&tier=combined", "?q=why"),
-        ("?q=why&tier=raw", "?q=why&tier=raw"),
-        ("?q=why&tier=rewrite&topK=7", "?q=why&tier=rewrite&topK=7"),
-    ],
-)
-def test_a_link_leaves_out_what_is_the_default(address: str, link: str) -> None:
-    assert read(address).format_link(SHOWN) == link
-
-
-@pytest.mark.parametrize(
     ("address", "problem"),
     [
         ("?q=+", "The question must not be blank."),
@@ -84,9 +70,3 @@ def test_a_link_leaves_out_what_is_the_default(address: str, link: str) -> None:
 )
 def test_a_parameter_that_cannot_be_used_is_reported(address: str, problem: str) -> None:
     assert read(address).problems == (problem,)
-
-
-def test_a_follow_up_has_the_question_among_the_turns_before_it() -> None:
-    state = read("?user=Who+is+Jaco%3F&assistant=A+dog.&q=Is+he+ill%3F&topK=3")
-    link = "?user=Who+is+Jaco%3F&assistant=A+dog.&user=Is+he+ill%3F&topK=3"
-    assert state.follow_up().format_link(SHOWN) == link

@@ -44,18 +44,6 @@ def test_every_tier_of_the_documentation_can_be_asked() -> None:
     assert {"off", "rules", "words", "balanced", "auto", "thorough", "hyde"} <= documented <= names
 
 
-def test_tiers_without_a_recorded_reply_are_not_asked() -> None:
-    tiers = Tiers(app.search, has_recorded_reply=lambda question, history: question == QUERY)
-    assert list(ask(tiers, "off", "balanced", question="Who?")) == ["off"]
-    assert list(ask(tiers, "off", "balanced")) == ["off", "balanced"]
-
-
-def test_without_a_model_the_free_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "QTM_LLM_BASE_URL", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    assert list(ask(qtm.QueryMiddleware().wrap(app.plain))) == ["off", "rules"]
-
-
 @pytest.mark.parametrize("examples", [(), (Question("1", "What does Jaco eat?"),)])
 def test_the_same_question_gives_the_same_result_whatever_was_asked_before(
     examples: tuple[Question, ...],
@@ -82,13 +70,6 @@ def test_the_same_question_gives_the_same_result_whatever_was_asked_before(
     assert summarise() == first
 
 
-def test_a_model_that_is_down_degrades_its_own_tiers_alone() -> None:
-    answers = ask(app.down)
-    statuses = {name: it.retrieval.status for name, it in answers.items() if it.retrieval}
-    assert statuses == {"off": "full", "rules": "full", "balanced": "degraded"}
-    assert {len(answer.matches) for answer in answers.values()} == {4}
-
-
 @pytest.mark.parametrize(
     ("fn", "error"),
     [
@@ -102,18 +83,6 @@ def test_a_function_that_fails_is_asked_once(fn: Any, error: str) -> None:
     answers = ask(Tiers(fn, timeout_seconds=0.3))
     assert list(answers) == ["off"]
     assert str(answers["off"].error).startswith(error)
-
-
-def test_weights_and_numbers_count_for_this_question_alone() -> None:
-    tiers = Tiers(app.search)
-    found = []
-    changes: list[dict[str, Any]] = [{}, {"fusion.weights.rewrite": 2.5, "topK": 2}, {}]
-    for settings in changes:
-        retrieval = ask(tiers, "off", "rewrite", **settings)["rewrite"].retrieval
-        assert retrieval is not None
-        (weight,) = [it.weight for it in retrieval.variants if it.kind == "rewrite"]
-        found.append((weight, len(retrieval.matches)))
-    assert found == [(0.6, 4), (2.5, 2), (0.6, 4)]
 
 
 @pytest.mark.parametrize(
