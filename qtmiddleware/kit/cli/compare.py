@@ -69,7 +69,6 @@ from qtmiddleware.types import Match
 _QUESTION_CHARS: Final = 400
 _COLUMN_WIDTH: Final = 13
 """The width of a system's column of places, which fits ``multi_query``."""
-_COLORS: Final = {"new": "green", "up": "green", "down": "red", "out": "red"}
 
 _Movements = Mapping[str, Movements]
 _Numbers = Mapping[tuple[Any, ...], int]
@@ -250,7 +249,7 @@ def _show_question(asked: AskedQuestion) -> None:
         for match in result.matches:
             matches.setdefault(_identify(match), match)
     numbers = {key: number for number, key in enumerate(matches, start=1)}
-    _show_systems(asked, movements)
+    _show_systems(asked)
     if matches:
         _show_places(movements, numbers)
     else:
@@ -267,8 +266,7 @@ def _show_question(asked: AskedQuestion) -> None:
         same = explained.setdefault(reasons, result.system)
         if reasons and same != result.system:
             reasons = (f"passages as in {same}",)
-        steps = _describe_steps(_build_outcome(asked, result))
-        lines = [*steps, *reasons, *_describe_answer(result, numbers)]
+        lines = [*_describe_steps(_build_outcome(asked, result)), *reasons]
         if lines:
             out.write("\n  ".join([f"\n{result.system}", *lines]))
 
@@ -278,43 +276,31 @@ def _identify(match: Match) -> tuple[Any, ...]:
     return match.namespace, match.id, match.text
 
 
-def _show_systems(asked: AskedQuestion, movements: _Movements) -> None:
-    """Show a table with one row per system: movements, searches, model calls, time and cost."""
-    retrievals = [result.retrieval for result in asked.systems if result.retrieval is not None]
-    has_price = any(retrieval.trace.read_price is not None for retrieval in retrievals)
-    headings = ["", *_COLORS, "searches", "calls", "seconds", "model $", "reads $"]
+def _show_systems(asked: AskedQuestion) -> None:
+    """Show a table with one row per system: searches, model calls, time and cost."""
+    headings = ["", "searches", "calls", "seconds", "model $", "reads $"]
     rows: list[list[Text | str]] = []
+    has_price = has_problem = False
     for result in asked.systems:
-        retrieval = result.retrieval
-        is_failed = result.error is not None or (
-            retrieval is not None and retrieval.status == "degraded"
+        trace = None if result.retrieval is None else result.retrieval.trace
+        is_failed = result.retrieval is None or result.retrieval.status == "degraded"
+        is_failed = is_failed or result.error is not None
+        has_problem = has_problem or is_failed
+        has_price = has_price or (trace is not None and trace.read_price is not None)
+        rows.append(
+            [
+                result.system + (" !" if is_failed else ""),
+                "-" if trace is None else str(trace.searches),
+                "-" if trace is None else str(trace.llm_calls),
+                f"{result.seconds:.2f}",
+                _format_cost(None if trace is None else trace.cost_usd),
+                _format_cost(None if trace is None else trace.read_cost_usd),
+            ]
         )
-        row: list[Text | str] = [result.system + (" !" if is_failed else "")]
-        row += _count_movements(result, movements)
-        if retrieval is None:
-            row += ["-", "-", f"{result.seconds:.2f}", "?", "?"]
-        else:
-            trace = retrieval.trace
-            row += [str(trace.searches), str(trace.llm_calls), f"{result.seconds:.2f}"]
-            row += map(_format_cost, (trace.cost_usd, trace.read_cost_usd))
-        rows.append(row if has_price else row[:-1])
-    show_table(headings if has_price else headings[:-1], rows)
-    if any(str(row[0]).endswith(" !") for row in rows):
+    width = len(headings) - (not has_price)
+    show_table(headings[:width], [row[:width] for row in rows])
+    if has_problem:
         out.write("! some steps failed or were skipped: see below\n")
-
-
-def _count_movements(result: SystemAnswer, movements: _Movements) -> Iterator[Text | str]:
-    """Yield four cells: how many passages are new, moved up, moved down and dropped out."""
-    moved = None if result.system == BASELINE else movements.get(result.system)
-    changes = [] if moved is None else [it.change for it in moved.passages]
-    counts = {
-        "new": changes.count(None),
-        "up": sum(change is not None and change > 0 for change in changes),
-        "down": sum(change is not None and change < 0 for change in changes),
-        "out": 0 if moved is None else len(moved.dropped),
-    }
-    for name, count in counts.items():
-        yield "" if moved is None else Text(str(count), _COLORS[name] if count else "")
 
 
 def _format_cost(cost: float | None) -> str:
@@ -338,7 +324,7 @@ def _show_places(movements: _Movements, numbers: _Numbers) -> None:
     out.write("place and change of place")
     for start in range(0, len(others) or 1, step):
         names = [BASELINE, *others[start : start + step]]
-        rows = [
+        rows: list[list[Text | str]] = [
             [f"[{number}]", *(cells[name].get(key, Text()) for name in names)]
             for key, number in numbers.items()
             if any(key in cells[name] for name in names)
@@ -349,15 +335,15 @@ def _show_places(movements: _Movements, numbers: _Numbers) -> None:
 def _format_place(place: int | None, change: int | None) -> Text:
     """Return a place and the change of place, such as ``2 +1``."""
     if place is None:
-        return Text("out   ", _COLORS["out"])
+        return Text("out   ", "red")
     if change is None:
-        return Text.assemble(f"{place} ", ("new ", _COLORS["new"]))
+        return Text.assemble(f"{place} ", ("new ", "green"))
     text = f"{change:+d}" if change else ""
-    return Text.assemble(f"{place} ", (f"{text:<4}", _COLORS["up" if change > 0 else "down"]))
+    return Text.assemble(f"{place} ", (f"{text:<4}", "green" if change > 0 else "red"))
 
 
 def _describe_steps(outcome: Outcome) -> Iterator[str]:
-    """Yield lines on a system's variants of the question, its degradations and its error."""
+    """Yield lines on a system's variants of the question, degradations, error and answer."""
     if outcome.retrieval is not None:
         yield from list_variant_texts(outcome.retrieval)
     for entry in outcome.degradations:
@@ -367,6 +353,11 @@ def _describe_steps(outcome: Outcome) -> Iterator[str]:
         is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
         problem = "failed" if outcome.retrieval is None else "no answer"
         yield f"{problem}: {error if is_clear else describe_error(error)}"
+    if outcome.answer is not None:
+        yield f"answer: {outcome.answer.text}"
+        cited = {citation.number: citation.match for citation in outcome.answer.citations}
+        for number, match in sorted(cited.items()):
+            yield f"  [{number}] {describe_passage_source(match)}"
 
 
 def _explain_movements(
@@ -380,18 +371,6 @@ def _explain_movements(
         yield f"[{numbers.get(_identify(it.match), '-')}] {it.why}"
     if not changed and moved.passages:
         yield f"every passage in the same place as in {BASELINE}"
-
-
-def _describe_answer(result: SystemAnswer, numbers: _Numbers) -> Iterator[str]:
-    """Yield the model's answer, then one line per cited passage, with both of its numbers."""
-    if result.answer is None:
-        return
-    yield f"answer: {result.answer.text}"
-    cited = {citation.number: citation.match for citation in result.answer.citations}
-    for number, match in sorted(cited.items()):
-        above = numbers.get(_identify(match), number)
-        note = "" if above == number else f", [{above}] above"
-        yield f"  [{number}] {describe_passage_source(match)}{note}"
 
 
 def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:

@@ -200,12 +200,12 @@ def _list_forbidden_keys(config: Config, origin: str) -> Iterator[str]:
                 yield "dataPath to hidden files"
     if "embeddingModel" in keys and Path(settings.embedding_model).expanduser().exists():
         yield "embeddingModel to a folder"
-    budgets = [key for key in list_all_keys() if key.path[0] == "budget"]
     # A file overrides the environment, but a file that nobody named must not raise your limit.
-    if any(key.environment_variable in os.environ for key in budgets):
-        for key in budgets:
-            if key.name in keys:
-                yield f"{key.name} in addition to the environment's"
+    budgets = [option for option in list_all_keys() if option.path[0] == "budget"]
+    if any(option.environment_variable in os.environ for option in budgets):
+        for option in budgets:
+            if option.name in keys:
+                yield f"{option.name} in addition to the environment's"
 
 
 def _split_path_in_folder(path: str) -> tuple[str, ...] | None:

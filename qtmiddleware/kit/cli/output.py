@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
@@ -57,10 +59,17 @@ class PlainConsole(Console):
 
         A word that is longer than a line stays whole, so that a path can be copied.
         """
+        lines = escape_hidden(text).split("\n")
         if self.is_terminal:
-            self.print(Text(escape_hidden(text), overflow="ignore"), crop=False)
-        else:
-            self.print(escape_hidden(text), soft_wrap=True)
+            wrap = partial(
+                textwrap.wrap,
+                width=self.width,
+                break_long_words=False,
+                break_on_hyphens=False,
+                replace_whitespace=False,
+            )
+            lines = [part for line in lines for part in wrap(line) or [""]]
+        self.print("\n".join(lines), soft_wrap=True)
 
 
 out = PlainConsole()
