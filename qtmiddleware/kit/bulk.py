@@ -417,7 +417,13 @@ class _PacedModel(GovernedModel):
         self, model: GovernedModel, settings: Settings, pace: _Pace, seconds: float
     ) -> None:
         # No breaker, because the pace decides when to call again after a failure.
-        super().__init__(model.inner, settings, Breaker(0, 1.0), meter=model.meter)
+        super().__init__(
+            model.inner,
+            settings,
+            Breaker(0, 1.0),
+            meter=model.meter,
+            relevance=model.relevance,
+        )
         self.can_async = False
         self.replies: list[Reply] = []
         self._pace, self._seconds = pace, seconds
