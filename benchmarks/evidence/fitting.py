@@ -49,7 +49,7 @@ class Constants:
 
 
 def find_strength(lists: Lists, constants: Constants) -> Any:
-    """Return how much words count in each list, as `keyword_evidence.measure_strength_and_reason` does."""
+    """Return how much words count in each list, as `keyword_evidence.judge_lead` does."""
     import numpy as np
 
     coverage = lists.features["coverage"]

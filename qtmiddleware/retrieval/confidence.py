@@ -87,8 +87,7 @@ class Standings:
             seen = min(len(self._percentiles[name]) for name in signals)
             is_low = seen >= LEAST_SEEN and self._is_best_score_low(signals.get("best_score"))
             observed = {
-                name: self._percentiles[name].compute_percentile_and_add(signal)
-                for name, signal in signals.items()
+                name: self._percentiles[name].record(signal) for name, signal in signals.items()
             }
         if seen < LEAST_SEEN:
             problem = f"needs {LEAST_SEEN} earlier questions of this function, and {seen} were seen"

@@ -181,7 +181,7 @@ class _Flow:
             self.services.taken.append(None)
             beside.append(partial(self._search_by_keywords_beside, deadline))
         if asks_beside:
-            beside.append(partial(self._ask_and_search, stage, should_search=not learns))
+            beside.append(partial(self._search_for_texts, stage, should_search=not learns))
         response = await self._perform_original_search(beside)
         try:
             original_result = await self._read_original_response(response)
@@ -360,7 +360,7 @@ class _Flow:
         )
         return self.trace.decision.call
 
-    async def _ask_and_search(self, stage: TransformStage | None, *, should_search: bool) -> None:
+    async def _search_for_texts(self, stage: TransformStage | None, *, should_search: bool) -> None:
         """Ask the model, and search for its texts if *should_search* is true."""
         if stage is not None:
             self.plan.texts = await stage.get_transformation(self.services)

@@ -31,7 +31,7 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.keyword_evidence import measure_strength_and_reason
+from qtmiddleware.retrieval.keyword_evidence import judge_lead
 from qtmiddleware.retrieval.question_words import (
     LEADING,
     find_words,
@@ -181,10 +181,7 @@ class Gate:
         with self._lock:
             observed = max(len(self._percentiles[name]) for name in signals)
             doubt = 1.0 - _compute_mean(
-                [
-                    self._percentiles[name].compute_percentile_and_add(signal)
-                    for name, signal in signals.items()
-                ]
+                [self._percentiles[name].record(signal) for name, signal in signals.items()]
             )
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
             threshold = _LOWEST + (_HIGHEST - _LOWEST) * threshold_share
@@ -214,7 +211,7 @@ class Percentiles:
     def __len__(self) -> int:
         return len(self._ordered)
 
-    def compute_percentile_and_add(self, number: float) -> float:
+    def record(self, number: float) -> float:
         """Return the percentile of *number*, from 0 to 1, and remember it. Equals count half."""
         lower = (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2
         count = len(self)
@@ -263,9 +260,7 @@ def measure_signals(
             if best_word_share > min(word_shares)
             else 0.0
         )
-        strength, _ = measure_strength_and_reason(
-            measure_coverage(question, found_words), is_whole_collection=False
-        )
+        strength, _ = judge_lead(measure_coverage(question, found_words), is_whole_collection=False)
         joint_scores = nlargest(
             NEAR,
             [

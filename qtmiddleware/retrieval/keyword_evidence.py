@@ -176,13 +176,21 @@ def _score_all_words(
     weight: float | None,
 ) -> _WordEvidence | None:
     """Return the evidence of the words of all queries; ``None`` if no text contains any of them."""
-    queries, text_terms = _list_and_count_query_terms(keywords, texts)
+    rules = WordRules()
+    queries = [
+        _QueryTerms(words.terms, words.pairs, weight)
+        for words, weight in ((parse_question(text, rules), weight) for text, weight in keywords)
+        if weight > 0
+    ]
+    terms = list(dict.fromkeys(term for query in queries for term in query.terms))
+    pairs = frozenset(pair for query in queries for pair in query.pairs)
+    text_terms = count_terms(texts, terms, pairs)
     evidence = _score_texts(queries, text_terms)
     reason = ""
     if evidence is None:
         return None
     if weight is None:
-        weight, reason = choose_weight_and_reason(original_scores)
+        weight, reason = weigh_variants(original_scores)
     question_terms = frozenset(queries[0].terms)
     held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
@@ -224,9 +232,7 @@ def _score_question_words(
     is_whole_collection = is_whole_collection and not any(
         sum(code in held for held in found_words.held) == 1 for code in codes
     )
-    strength, reason = measure_strength_and_reason(
-        coverage, is_whole_collection=is_whole_collection
-    )
+    strength, reason = judge_lead(coverage, is_whole_collection=is_whole_collection)
     shares = (
         [strength * share for share in sum_word_scores(question, found_words)]
         if strength
@@ -257,10 +263,15 @@ def _prepend_title(title: str, text: str | None) -> str | None:
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 
-def measure_strength_and_reason(
-    coverage: Sequence[float], *, is_whole_collection: bool
-) -> tuple[float, str]:
-    """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
+class Strength(NamedTuple):
+    """How much words count, from 0 to 1, and why; ``""`` for the usual weight."""
+
+    value: float
+    reason: str
+
+
+def judge_lead(coverage: Sequence[float], *, is_whole_collection: bool) -> Strength:
+    """Return how much the question's own words count.
 
     strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`)
 
@@ -270,18 +281,13 @@ def measure_strength_and_reason(
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
     if not strength:
-        return (
-            0.0,
-            (
-                "order kept: no passage holds clearly more of the question's keywords than the"
-                f" first one ({first:.0%})"
-            ),
-        )
+        kept = "order kept: no passage holds clearly more of the question's keywords than the"
+        return Strength(0.0, f"{kept} first one ({first:.0%})")
     reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
     if is_whole_collection and (most < 1.0 or first > HALF):
         strength *= WHOLE
         reason = f"{reason}; the list is the whole collection, so keywords count a fifth"
-    return strength, f"strength {strength:.2f}: {reason}"
+    return Strength(strength, f"strength {strength:.2f}: {reason}")
 
 
 def _protect_first_passages(
@@ -316,20 +322,14 @@ def _lower_scores_to_match_order(
         lowest = scores[place]
 
 
-def choose_weight_and_reason(original_scores: Sequence[float | None]) -> tuple[float, str]:
-    """Return (weight, reason): the weight of a model's words, and why it is lower than usual.
-
-    The weight is lower if *original_scores* are reciprocal ranks, because keywords improve such
-    results less. For the usual weight, the reason is ``""``.
-    """
+def weigh_variants(original_scores: Sequence[float | None]) -> Strength:
+    """Return the weight of a model's words: less beside reciprocal ranks."""
     scores = [score for score in original_scores if score is not None]
     if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
         weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS
-        return (
-            weight,
-            f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks",
-        )
-    return WEIGHT_OF_VARIANTS, ""
+        reason = f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks"
+        return Strength(weight, reason)
+    return Strength(WEIGHT_OF_VARIANTS, "")
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
@@ -390,21 +390,6 @@ class _QueryTerms(NamedTuple):
     terms: Sequence[str]
     pairs: Sequence[Pair]
     weight: float
-
-
-def _list_and_count_query_terms(
-    keywords: WeightedKeywords, texts: Sequence[str | None]
-) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
-    """Return the terms of each query, and the counts of these terms in each text."""
-    rules = WordRules()
-    queries = [
-        _QueryTerms(words.terms, words.pairs, weight)
-        for words, weight in ((parse_question(text, rules), weight) for text, weight in keywords)
-        if weight > 0
-    ]
-    terms = list(dict.fromkeys(term for query in queries for term in query.terms))
-    pairs = frozenset(pair for query in queries for pair in query.pairs)
-    return queries, count_terms(texts, terms, pairs)
 
 
 def _score_texts(

@@ -96,9 +96,7 @@ class Question:
             transformation, [field for prompt in prompts for field in prompt.fields]
         )
 
-    def read_replies_and_prepare_next_round(
-        self, outcomes: Sequence[Outcome[Reply]], trace: Trace
-    ) -> bool:
+    def read_replies(self, outcomes: Sequence[Outcome[Reply]], trace: Trace) -> bool:
         """Read the replies, and return whether there is a next round, with other prompts."""
         transformations = [
             transformation

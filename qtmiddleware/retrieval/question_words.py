@@ -10,7 +10,7 @@ The score is the sum of three measures, each from 0 to about 1:
           this line is long, only its first `HEAD_CHARS` characters count.
 ========  =======================================================================================
 
-`keyword_evidence.measure_strength_and_reason` decides how much this score counts. `python -m
+`keyword_evidence.judge_lead` decides how much this score counts. `python -m
 benchmarks.evidence` repeats the measurements behind the constants.
 """
 

@@ -123,8 +123,7 @@ class TransformStage:
             ]
             outcomes = await services.gather(asks, llm_deadline)
             needs_more = (
-                self._question.read_replies_and_prepare_next_round(outcomes, self._trace)
-                and not llm_deadline.passed
+                self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
             )
         plan = self._plan
         self._record_relevance()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from math import log
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.preprocessing.text import fold_text, fold_words, split_terms
 from qtmiddleware.retrieval.bm25 import (
     K1,
@@ -23,15 +25,17 @@ from qtmiddleware.retrieval.bm25 import (
     shorten_texts,
     sum_gains,
 )
+from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
 from qtmiddleware.retrieval.keyword_evidence import (
     WEIGHT_OF_VARIANTS,
     WEIGHT_OF_VARIANTS_BESIDE_RANKS,
     add_keyword_evidence,
     are_reciprocal_ranks,
-    choose_weight_and_reason,
-    score_by_keywords,
+    rerank_by_keywords,
+    weigh_variants,
 )
 from qtmiddleware.retrieval.question_words import find_matching_words, locate_words
+from qtmiddleware.types import Passage, Trace
 
 anything = st.text(st.characters(), max_size=60)
 
@@ -39,6 +43,27 @@ anything = st.text(st.characters(), max_size=60)
 def holds(keywords: str, text: str) -> bool:
     """Whether *text* holds all words of *keywords*."""
     return set(find_matching_words(keywords, text)) == set(split_terms(keywords))
+
+
+def score_by_keywords(
+    keywords: list[tuple[str, float]], texts: Sequence[str | None]
+) -> list[float] | None:
+    """What the words of *keywords* add to each text that nothing else tells apart."""
+    items = [
+        FusedPassage(("id", str(place)), Passage(("id", str(place)), None, text=text), 0.0, 1)
+        for place, text in enumerate(texts)
+    ]
+    reranked = rerank_by_keywords(
+        FusedList(items, "anchored"),
+        lambda: keywords,
+        KeywordEvidenceSettings(weight=1.0),
+        [None] * len(items),
+        Trace(),
+    )
+    if reranked.evidence is None:
+        return None
+    shares = dict(zip(reranked.evidence.keys, reranked.evidence.shares, strict=True))
+    return [shares[item.key] for item in items]
 
 
 # --- folding and splitting ------------------------------------------------------------------------
@@ -323,8 +348,8 @@ def test_equal_few_or_round_scores_are_no_ranks() -> None:
 
 
 def test_a_models_words_weigh_less_beside_scores_that_are_ranks() -> None:
-    assert choose_weight_and_reason([0.9, None, 0.5]) == (WEIGHT_OF_VARIANTS, "")
-    weight, reason = choose_weight_and_reason(fuse_ranks(60, list(range(20))))
+    assert weigh_variants([0.9, None, 0.5]) == (WEIGHT_OF_VARIANTS, "")
+    weight, reason = weigh_variants(fuse_ranks(60, list(range(20))))
     assert weight == WEIGHT_OF_VARIANTS_BESIDE_RANKS
     assert "reciprocal ranks" in reason
 

@@ -68,12 +68,10 @@ def test_each_type_asks_its_own_prompts(kind: str, expected: list[str]) -> None:
 def test_in_a_conversation_all_asks_for_the_standalone_form_first() -> None:
     question = Question("And in 2024?", HISTORY, settings("all"))
     assert modes(question) == ["standalone"]
-    assert question.read_replies_and_prepare_next_round(
-        came({"standalone": "What did Acme pay in 2024?"}), Trace()
-    )
+    assert question.read_replies(came({"standalone": "What did Acme pay in 2024?"}), Trace())
     assert modes(question) == ["rewrite", "stepback", "decompose"]
     assert {prompt.query for prompt in question.prompts} == {"What did Acme pay in 2024?"}
-    assert not question.read_replies_and_prepare_next_round(
+    assert not question.read_replies(
         came({"rewrite": "How much did Acme pay in 2024?"}, "", None), Trace()
     )
 
@@ -81,7 +79,7 @@ def test_in_a_conversation_all_asks_for_the_standalone_form_first() -> None:
 @pytest.mark.parametrize("reply", [None, ModelError("refused"), {"standalone": "And in 2024?"}])
 def test_without_a_standalone_form_the_question_itself_is_asked_about(reply: Any) -> None:
     question = Question("And in 2024?", HISTORY, settings("all"))
-    assert question.read_replies_and_prepare_next_round(came(reply), Trace())
+    assert question.read_replies(came(reply), Trace())
     assert {prompt.query for prompt in question.prompts} == {"And in 2024?"}
 
 
@@ -131,7 +129,7 @@ def test_different_questions_have_different_keys(other: dict[str, Any]) -> None:
 
 def test_the_parts_of_several_replies_become_one() -> None:
     question, trace = Question(QUERY, (), settings("all")), Trace()
-    question.read_replies_and_prepare_next_round(
+    question.read_replies(
         came(
             {"rewrite": "How much money did Acme pay for order A-113 in 2023?"},
             {"step_back": "What do customers pay for orders?"},
@@ -172,7 +170,7 @@ def test_the_parts_of_several_replies_become_one() -> None:
 )
 def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: str) -> None:
     question, trace = Question(QUERY, (), settings()), Trace()
-    question.read_replies_and_prepare_next_round(came(reply), trace)
+    question.read_replies(came(reply), trace)
     assert question.reply_degradations == [Degradation("transform.rewrite", reason, detail)]
     assert understood(question).is_empty
     assert trace.llm_calls == 1
@@ -185,7 +183,7 @@ def test_a_call_that_failed_has_cost_nothing_where_it_is_free_and_nobody_knows_w
     reason: str,
 ) -> None:
     error, trace = ModelError(reason), Trace()
-    Question(QUERY, (), settings()).read_replies_and_prepare_next_round(came(error), trace)
+    Question(QUERY, (), settings()).read_replies(came(error), trace)
     assert (trace.llm_calls, trace.input_tokens, trace.output_tokens) == (
         int(error.was_asked),
         0,
@@ -196,7 +194,7 @@ def test_a_call_that_failed_has_cost_nothing_where_it_is_free_and_nobody_knows_w
 
 def test_one_part_that_fails_leaves_the_others() -> None:
     question = Question(QUERY, (), settings("all"))
-    question.read_replies_and_prepare_next_round(
+    question.read_replies(
         came(None, {"step_back": "What do customers pay for orders?"}, ModelError("empty")), Trace()
     )
     made = understood(question)
@@ -210,7 +208,7 @@ def test_one_part_that_fails_leaves_the_others() -> None:
 
 def test_a_rewrite_gets_back_what_it_lost() -> None:
     question = Question(QUERY, (), settings())
-    question.read_replies_and_prepare_next_round(
+    question.read_replies(
         came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace()
     )
     made = understood(question)
@@ -227,7 +225,7 @@ def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> No
         "standalone": "What did Acme pay for order A-114?",
         "rewrite": "How much money was spent on order A-114?",
     }
-    question.read_replies_and_prepare_next_round(came(reply), Trace())
+    question.read_replies(came(reply), Trace())
     made = understood(question, "And for A-114?")
     assert made.standalone == "What did Acme pay for order A-114?"
     assert made.rewrite is not None
@@ -236,9 +234,7 @@ def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> No
 
 def test_a_standalone_form_that_lost_what_the_user_wrote_gets_it_back() -> None:
     question = Question("And for A-114?", HISTORY, settings())
-    question.read_replies_and_prepare_next_round(
-        came({"standalone": "What did Acme pay for its orders?"}), Trace()
-    )
+    question.read_replies(came({"standalone": "What did Acme pay for its orders?"}), Trace())
     assert (
         understood(question, "And for A-114?").standalone
         == "What did Acme pay for its orders? (A-114)"
@@ -250,7 +246,7 @@ SPANISH = "¿Cuándo se publicó el informe sobre la calidad del agua?"
 
 def in_spanish(rewrite: str) -> tuple[Transformation, list[Degradation]]:
     question = Question(SPANISH, (), settings())
-    question.read_replies_and_prepare_next_round(came({"rewrite": rewrite}), Trace())
+    question.read_replies(came({"rewrite": rewrite}), Trace())
     return question.repair_or_drop_texts(
         SPANISH, find_protected_spans(SPANISH, language="es"), "es"
     ), question.reply_degradations
@@ -264,9 +260,7 @@ def test_a_model_that_falls_into_english_is_not_searched_for() -> None:
 
 def test_a_rewrite_that_lost_too_much_is_no_mismatch_though_another_text_is_missing() -> None:
     question = Question(QUERY, HISTORY, settings())
-    question.read_replies_and_prepare_next_round(
-        came({"rewrite": "What do customers pay for their orders?"}), Trace()
-    )
+    question.read_replies(came({"rewrite": "What do customers pay for their orders?"}), Trace())
     made = understood(question)
     assert made.is_empty
     assert ("standalone", "missing") in made.notes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.retrieval.keyword_evidence import measure_strength_and_reason
+from qtmiddleware.retrieval.keyword_evidence import judge_lead
 from qtmiddleware.retrieval.question_words import (
     find_stem,
     find_words,
@@ -141,7 +141,7 @@ def test_words_of_the_opening_count_more() -> None:
 def test_words_are_as_strong_as_the_lead_of_a_passage_over_the_first(
     coverage: list[float], is_whole: bool, strength: float
 ) -> None:
-    found, reason = measure_strength_and_reason(coverage, is_whole_collection=is_whole)
+    found, reason = judge_lead(coverage, is_whole_collection=is_whole)
     assert found == pytest.approx(strength)
     assert f"{coverage[0]:.0%}" in reason
 
