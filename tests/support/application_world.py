@@ -25,19 +25,15 @@ def search(query: str, top_k: int = 10):
 QTM = f"""#!/bin/sh
 exec {sys.executable} -c "from qtmiddleware.kit.cli import main; main()" "$@"
 """
-PYTEST = f"""#!/bin/sh
-exec {sys.executable} -m pytest -p no:cacheprovider "$@"
-"""
 
 
 def write_application(folder: Path) -> None:
-    """Write the function, its questions and the two commands into *folder*."""
+    """Write the function, its questions and the command `qtm` into *folder*."""
     (folder / "app.py").write_text(APP, encoding="utf-8")
     write_questions(folder / "questions.csv")
-    for name, script in {"qtm": QTM, "pytest": PYTEST}.items():
-        (folder / "bin").mkdir(exist_ok=True)
-        (folder / "bin" / name).write_text(script)
-        (folder / "bin" / name).chmod(0o755)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "qtm").write_text(QTM)
+    (folder / "bin" / "qtm").chmod(0o755)
 
 
 def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
@@ -50,11 +46,10 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
         "PATH": f"{folder / 'bin'}{os.pathsep}{kept['PATH']}",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
     }
-    summary = {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
     return subprocess.run(
         ["bash", "-e", "-c", script],
         cwd=folder,
-        env={**kept, **path, **summary},
+        env={**kept, **path},
         capture_output=True,
         text=True,
         timeout=200,

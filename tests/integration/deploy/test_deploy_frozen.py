@@ -1,4 +1,4 @@
-"""A handler of AWS Lambda, as docs/deploy.md writes it, in a process that is reused, frozen and thawed."""
+"""A process like one of AWS Lambda: reused, frozen and thawed, on a read-only file system."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def refuse_to_write(event, arguments):
         raise OSError(errno.EROFS, "Read-only file system", str(arguments[0]))
 
 sys.addaudithook(refuse_to_write)
-from handler import handler
+from retrieval import qm, retrieve
 
+qm.warm_up()
 print("begun", flush=True)
 for line in sys.stdin:
-    print(json.dumps(handler(json.loads(line), None)), flush=True)
+    r = retrieve.retrieve(line)
+    print(json.dumps({"passages": r.response, "status": r.status}), flush=True)
 """
 
 
@@ -44,10 +46,6 @@ def function(recipes: Path, env: dict[str, str]) -> Iterator[Process]:
         yield started
 
 
-def event(question: str) -> str:
-    return json.dumps({"question": question})
-
-
 def is_full(reply: str) -> bool:
     answered = json.loads(reply)
     return answered["status"] == "full" and [it["id"] for it in answered["passages"]] == IDS
@@ -56,8 +54,8 @@ def is_full(reply: str) -> bool:
 def test_a_reused_process_answers_on_a_read_only_file_system_without_a_home(
     function: Process,
 ) -> None:
-    assert is_full(function.ask(event(QUESTION)))
-    assert is_full(function.ask(event("Which dog does Jaco like?")))
+    assert is_full(function.ask(QUESTION))
+    assert is_full(function.ask("Which dog does Jaco like?"))
     assert function.complaints == ""
 
 
@@ -66,7 +64,7 @@ def test_a_process_frozen_while_the_model_thinks_answers_after_it_was_thawed(
 ) -> None:
     house.asked.clear()
     house.holds = True
-    function.tell(event(f"{QUESTION} And meanwhile?"))
+    function.tell(f"{QUESTION} And meanwhile?")
     assert house.asked.wait(30)
     function.freeze()
     house.holds = False

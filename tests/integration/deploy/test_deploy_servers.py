@@ -16,7 +16,6 @@ from tests.support.model_server import ModelServer
 pytestmark = pytest.mark.thorough
 
 COMMANDS: Final = {
-    "uvicorn with two workers": ["uvicorn", "api:app", "--workers", "2", "--fd", "{fd}"],
     "gunicorn preloaded and used before": [
         "gunicorn",
         "used:app",
@@ -58,10 +57,9 @@ REQUESTS: Final = 16
 def servers(recipes: Path, env: dict[str, str]) -> Iterator[dict[str, Server]]:
     """All of them, started side by side."""
     (recipes / "used.py").write_text(USED, encoding="utf-8")
-    quiet = {"gunicorn": ["--no-control-socket", "--worker-tmp-dir", str(recipes)], "uvicorn": []}
+    quiet = ["--no-control-socket", "--worker-tmp-dir", str(recipes)]
     started = {
-        kind: Server(recipes, "-m", *command, *quiet[command[0]], env=env)
-        for kind, command in COMMANDS.items()
+        kind: Server(recipes, "-m", *command, *quiet, env=env) for kind, command in COMMANDS.items()
     }
     with running(*started.values()):
         yield started

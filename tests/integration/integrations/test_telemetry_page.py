@@ -25,11 +25,6 @@ def rows(heading: str) -> list[list[str]]:
     ]
 
 
-def read_names(cell: str) -> list[str]:
-    """The names in *cell*, each between backticks."""
-    return re.findall(r"`([^`]+)`", cell)
-
-
 class Embedder:
     """Has all that a span tells of a model."""
 
@@ -82,31 +77,26 @@ def names_of_spans(telemetry: Telemetry) -> set[str]:
     return {name for span in telemetry.spans() for name in span.attributes or {}}
 
 
-def test_every_attribute_of_spans_is_in_the_table_once() -> None:
-    told = [name for row in rows("attribute") for name in read_names(row[0])]
-    emitted = names_of_spans(use_everything(capture_content=True))
-    assert sorted(told) == sorted(emitted)
+NAME = re.compile(r"`((?:gen_ai|qtmiddleware|error|server)\.[\w.]+)`")
 
 
-def test_what_is_content_is_marked_so() -> None:
-    marked = {
-        name for row in rows("attribute") if "**content**" in row[2] for name in read_names(row[0])
-    }
+def test_every_attribute_of_spans_is_in_the_table_once_and_content_is_marked() -> None:
+    told = {row[0]: NAME.findall(row[1]) for row in rows("spans | attributes")}
     every, plain = (names_of_spans(use_everything(capture_content=it)) for it in (True, False))
-    assert marked == every - plain
+    assert sorted(name for names in told.values() for name in names) == sorted(every)
+    assert set(told["**content**"]) == every - plain
     assert CAPTURE_CONTENT in PAGE
 
 
 def test_every_metric_is_in_the_table_with_labels_that_exist() -> None:
     points = use_everything().points()
-    told = {name for row in rows("metric") for name in read_names(row[0])}
-    assert told == set(points)
-    label_in = re.compile(r"`((?:gen_ai|qtmiddleware|error|server)\.[\w.]+)`")
-    labels = {label for row in rows("metric") for label in label_in.findall(row[2])}
+    told = rows("metric | unit | labels")
+    assert {name for row in told for name in NAME.findall(row[0])} == set(points)
+    labels = {label for row in told for label in NAME.findall(row[2])}
     assert labels >= {label for it in points.values() for point, _ in it for label in point}
 
 
 def test_every_kind_of_span_is_in_the_table_with_its_kind() -> None:
-    told = {row[0].strip("|` ").split()[0]: row[1] for row in rows("span")}
+    told = {row[0].strip("|` ").split()[0]: row[1] for row in rows("span | kind | what it covers")}
     spans = use_everything().spans()
     assert told == {it.name.split()[0]: it.kind.name.lower() for it in spans}
