@@ -1,17 +1,15 @@
-"""The recipe of docs/production.md: a real Redis as the cache that several processes share."""
+"""A real Redis as the cache that several processes share."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.deploy_world import ROOT, write_recipes
 from tests.support.redis_world import RedisServer
 
 pytestmark = pytest.mark.thorough
@@ -40,22 +38,15 @@ def server(stopped_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-def recipe(
-    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dict[str, Any]]:
-    """The names that the recipe defines."""
-    monkeypatch.setenv("REDIS_URL", f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3")
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    written = write_recipes(tmp_path, ROOT / "docs" / "production.md") / "shared_cache.py"
-    names: dict[str, Any] = {}
-    exec(compile(written.read_text("utf-8"), str(written), "exec"), names)
-    yield names
-    names["shared"].close()
+def shared(server: RedisServer) -> Iterator[Any]:
+    """The cache of docs/production.md."""
+    redis = pytest.importorskip("redis")
+    with redis.Redis.from_url(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3") as client:
+        yield client
 
 
-def test_what_one_process_asked_another_one_reads_in_redis(recipe: dict[str, Any]) -> None:
-    shared, model = recipe["shared"], ScriptedModel({"rewrite": REWRITE})
-    assert recipe["qm"].wrap(search)("") == search("")
+def test_what_one_process_asked_another_one_reads_in_redis(shared: Any) -> None:
+    model = ScriptedModel({"rewrite": REWRITE})
     first, second = (
         qtm.QueryMiddleware(CONFIG, client=model, cache=shared).wrap(search).retrieve(QUERY)
         for _ in range(2)
@@ -69,12 +60,12 @@ def test_what_one_process_asked_another_one_reads_in_redis(recipe: dict[str, Any
 
 
 def test_the_asynchronous_client_reads_what_the_blocking_one_wrote(
-    recipe: dict[str, Any], server: RedisServer
+    shared: Any, server: RedisServer
 ) -> None:
     import redis.asyncio
 
     model = ScriptedModel({"rewrite": REWRITE})
-    qtm.QueryMiddleware(CONFIG, client=model, cache=recipe["shared"]).wrap(search)(QUERY)
+    qtm.QueryMiddleware(CONFIG, client=model, cache=shared).wrap(search)(QUERY)
 
     async def ask() -> qtm.Retrieval:
         async with redis.asyncio.Redis(port=server.port, db=3, password=PASSWORD) as client:
@@ -86,11 +77,11 @@ def test_the_asynchronous_client_reads_what_the_blocking_one_wrote(
 
 
 def test_without_the_server_the_model_is_asked_and_it_is_told(
-    recipe: dict[str, Any], server: RedisServer
+    shared: Any, server: RedisServer
 ) -> None:
     server.kill()
     model = ScriptedModel({"rewrite": REWRITE})
-    qm = qtm.QueryMiddleware(CONFIG, client=model, cache=recipe["shared"])
+    qm = qtm.QueryMiddleware(CONFIG, client=model, cache=shared)
     found = qm.wrap(search).retrieve(QUERY)
     assert [it.text for it in found.variants] == [QUERY, REWRITE]
     assert [it.stage for it in found.degradations] == ["cache"]
