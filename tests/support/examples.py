@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 
@@ -24,11 +25,12 @@ class Example:
             assert printed == self.output
 
 
-def remove_code(page: str) -> str:
-    """The *page* without its blocks of code."""
-    return re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
-
-
 def find_examples(page: str) -> list[Example]:
     """The blocks of *page* that are marked ``python`` and nothing else, in order."""
     return [Example(found[1], found[2]) for found in _BLOCK.finditer(page)]
+
+
+def read_rows(page: Path) -> list[list[str]]:
+    """The cells of every row of the tables of *page*."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [[it.strip() for it in line.strip("|").split("|")] for line in lines if line[:1] == "|"]

@@ -119,12 +119,11 @@ def test_what_one_worker_asked_the_others_read_in_redis(
         assert all(worker.search(question) == answer for worker in workers)
 
 
-@pytest.mark.parametrize("fault", ["refuses", "hangs"])
 def test_a_dead_model_gets_as_many_calls_as_a_breaker_allows_from_each_worker(
-    start: Start, model: ModelServer, fault: str
+    start: Start, model: ModelServer
 ) -> None:
-    model.reply = failure(503) if fault == "refuses" else model.hang
-    service, workers = start({"QTM_BREAKER_SECONDS": "600", "QTM_LIMITS_LLM_TIMEOUT_MS": "2000"})
+    model.reply = failure(503)
+    service, workers = start({"QTM_BREAKER_SECONDS": "600"})
     questions = new_questions(FAILURES + 3)
     # The workers side by side, each with one question at a time.
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -132,9 +131,7 @@ def test_a_dead_model_gets_as_many_calls_as_a_breaker_allows_from_each_worker(
             pool.map(lambda it: [it.search(question) for question in questions], workers)
         )
     assert {it["status"] for own in answers for it in own} == {"degraded"}, service.complaints
-    # One that hangs may not even have read a call that was given up.
-    assert len(model.bodies) <= WORKERS * FAILURES
-    assert len(model.bodies) == WORKERS * FAILURES or fault == "hangs"
+    assert len(model.bodies) == WORKERS * FAILURES
     for worker, own in zip(workers, answers, strict=True):
         assert worker.health()["model"]["breaker"] == "open"
         check_shape(worker, questions[-1], own[-1])
