@@ -1,4 +1,4 @@
-"""The recipes of docs/deploy.md and docs/deploy.md as files, and processes that run them."""
+"""The recipes of docs/deploy.md as files, and processes that run them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,11 @@ IDS: Final = ["a", "b"]
 """Of the passages that the page's function finds."""
 
 
-def write_recipes(folder: Path, page: Path = ROOT / "docs" / "deploy.md") -> Path:
-    """Each example of *page* that names its file in its first line, in *folder*."""
-    examples = re.findall(
-        r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```",
-        page.read_text("utf-8"),
-        re.DOTALL | re.MULTILINE,
-    )
-    for name, code in examples:
+def write_recipes(folder: Path) -> Path:
+    """Each example of the page that names its file in its first line, in *folder*."""
+    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    named = re.compile(r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    for name, code in named.findall(page):
         (folder / name).write_text(code, encoding="utf-8")
     return folder
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import httpx
 
-from tests.support.deploy_world import ROOT, Server, write_recipes
+from tests.support.deploy_world import Server, write_recipes
 
 WORKERS: Final = 4
 WORKER_HEADER: Final = "x-worker"
@@ -75,7 +75,7 @@ _FILES: Final = {"index.py": INDEX, "naming.py": NAMING, "observed.py": OBSERVED
 
 def write_service(folder: Path, passages: Sequence[str], **changes: str) -> Path:
     """The recipe around a search of *passages* in *folder*; *changes* are other values of the recipe's settings."""
-    write_recipes(folder, ROOT / "docs" / "deploy.md")
+    write_recipes(folder)
     recipe = (folder / "service.py").read_text("utf-8")
     for setting, value in changes.items():
         before, found, after = recipe.partition(f'"{setting}": ')
