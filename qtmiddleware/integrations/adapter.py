@@ -1,48 +1,31 @@
 """Adapt a framework's retriever to the middleware, for every framework alike.
 
-A framework's module turns its retriever into functions, and passages into its own documents. The
-rest is here: the options, the number of passages, the call, and the conversion of matches.
+A framework's module turns its retriever into functions, and matches into its own documents. The
+rest is here: the options, the number of passages, the call, and what is returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.config import Config
-from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
+from qtmiddleware.errors import ConfigError, ResponseShapeError
 from qtmiddleware.retrieval.responses import read_response
-from qtmiddleware.types import Match, Retrieval, Variant
-from qtmiddleware.wrapping.query_log import TextWriter, build_record
+from qtmiddleware.types import Retrieval, Variant
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Wrapped, refuse_to_pickle
-
-MIDDLEWARE_OPTIONS: Final = (
-    "config",
-    "client",
-    "reranker",
-    "redact",
-    "observers",
-    "on_retrieval",
-    "clock",
-)
-"""The options of an adapter that `QueryMiddleware` gets."""
-
-_UNREADABLE: Final = ("response", "unreadable")
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 
 class Adapter:
-    """A retriever as a wrapped function, whose matches become a framework's own documents.
+    """A retriever as a wrapped function.
 
     Args:
         functions: The retriever as a function. If there are two, async calls use the second one.
             If there is one, async calls run it in a thread.
-        options: The values of `MIDDLEWARE_OPTIONS`.
+        options: The options of `QueryMiddleware`, ``config`` among them.
         accepted: What a user may pass as the retriever, for error messages.
-        items: What the framework calls its documents, for error messages.
-        awaited: The names of the async methods, for error messages.
         count_name: The functions' argument for the number of passages, if it is known.
         never_widens: Whether to ask for exactly as many passages as the caller wants.
 
@@ -63,17 +46,16 @@ class Adapter:
         options: Mapping[str, Any],
         *,
         accepted: str,
-        items: str,
-        awaited: str,
         count_name: str | None = None,
         never_widens: bool = False,
     ) -> None:
-        self._options = options
-        self._items = items
-        self._awaited = awaited
         function = functions[0]
         if not callable(function) or isinstance(function, type):
-            raise reject(f"not {describe_type(function)}", function, accepted)
+            raise ConfigError(
+                f"retriever must be {accepted}, not {_describe_type(function)}",
+                path="retriever",
+                allowed=accepted,
+            )
         if isinstance(function, Wrapped):
             if repeated := [name for name, value in options.items() if value]:
                 raise ConfigError(
@@ -90,32 +72,22 @@ class Adapter:
         self.search = wrap(function, top_k_arg=count_name)
         self.asearch = wrap(functions[-1], top_k_arg=count_name)
 
-    def retrieve(
-        self,
-        query: Any,
-        arguments: dict[str, Any],
-        *counts: int | None,
-    ) -> Retrieval:
+    def retrieve(self, query: Any, arguments: dict[str, Any], *counts: int | None) -> Retrieval:
         """Return at most as many passages as the first of *counts* that is set says.
 
         *arguments* are those of `Wrapped.retrieve`.
         """
-        if self.search.is_async:
-            raise WrapError(f"{self.search!r} is asynchronous: use {self._awaited}")
         count = self._add_count(arguments, counts)
-        return self._limit(self.search.retrieve(query, **arguments), count)
+        return _limit(self.search.retrieve(query, **arguments), count)
 
     async def aretrieve(
-        self,
-        query: Any,
-        arguments: dict[str, Any],
-        *counts: int | None,
+        self, query: Any, arguments: dict[str, Any], *counts: int | None
     ) -> Retrieval:
         """Return the passages for *query*. This is the async version of `retrieve`."""
         count = self._add_count(arguments, counts)
-        return self._limit(await self.asearch.aretrieve(query, **arguments), count)
+        return _limit(await self.asearch.aretrieve(query, **arguments), count)
 
-    def _add_count(self, arguments: dict[str, Any], counts: Iterable[int | None]) -> int | None:
+    def _add_count(self, arguments: dict[str, Any], counts: tuple[int | None, ...]) -> int | None:
         """Add the number of passages to *arguments*; return it if the function takes none."""
         count = next((count for count in counts if count is not None), None)
         name = self.search.top_k_argument
@@ -125,54 +97,59 @@ class Adapter:
             arguments.setdefault(name, count)
         return None
 
-    def _limit(self, retrieval: Retrieval, count: int | None) -> Retrieval:
-        if count is None:
-            return retrieval
-        response = retrieval.response
-        return replace(
-            retrieval,
-            matches=retrieval.matches[:count],
-            response=response[:count] if isinstance(response, list) else response,
+
+def _limit(retrieval: Retrieval, count: int | None) -> Retrieval:
+    if count is None:
+        return retrieval
+    response = retrieval.response
+    return replace(
+        retrieval,
+        matches=retrieval.matches[:count],
+        response=response[:count] if isinstance(response, list) else response,
+    )
+
+
+def convert_matches(
+    retrieval: Retrieval,
+    own_types: type | tuple[type, ...],
+    make_item: Callable[[str | None, str, dict[str, Any]], Any],
+) -> list[tuple[Any, float | None]]:
+    """Return an object of *own_types* for each match, and its score beside it if there is one.
+
+    *make_item* makes an object from an id, a text and metadata, if the retriever returned something
+    else. Raises `ResponseShapeError` if that is no passage with a text.
+    """
+    response = retrieval.response
+    if isinstance(response, list) and all(isinstance(item, own_types) for item in response):
+        return [(item, None) for item in response]
+    problems = {(problem.stage, problem.reason) for problem in retrieval.degradations}
+    if ("response", "unreadable") in problems:
+        shape = _describe_type(response)
+        raise ResponseShapeError(
+            f"retriever must return documents, (document, score) pairs or passages, not {shape}",
+            shape=shape,
         )
-
-    def convert_matches(
-        self,
-        retrieval: Retrieval,
-        own_types: type | tuple[type, ...],
-        make_item: Callable[[str | None, str, dict[str, Any]], Any],
-    ) -> list[Any]:
-        """Return an object of *own_types* for each match: the one that was found, or a new one.
-
-        *make_item* makes a new object from an id, a text and metadata. Raises `ResponseShapeError`
-        if the retriever returned something else than passages with a text.
-        """
-        if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
-            shape = describe_type(retrieval.response)
-            item = self._items.removesuffix("s")
-            message = (
-                f"retriever must return {self._items}, ({item}, score) pairs or passages, not"
-                f" {shape}"
-            )
-            raise ResponseShapeError(message, shape=shape)
-        found = []
-        for match in retrieval.matches:
-            item = unwrap_pair(match.raw)
-            found.append(item if isinstance(item, own_types) else _make(match, make_item))
-        return found
-
-    def build_record(self, retrieval: Retrieval) -> dict[str, Any]:
-        """Return the query log's record of *retrieval*, redacted."""
-        return build_record(retrieval, TextWriter(self._options["redact"]))
-
-    def reduce(self, owner: object, arguments: dict[str, Any]) -> tuple[Any, ...]:
-        """Return what pickles *owner*, which is made with *arguments*.
-
-        Raises `TypeError` if an option besides ``config`` is set, because such an object may hold
-        connections or keys.
-        """
-        if any(self._options[name] for name in MIDDLEWARE_OPTIONS[1:]):
-            raise refuse_to_pickle(owner)
-        return partial(type(owner), **arguments), ()
+    try:
+        # A passage that only a variant found has a score here, on the question's scale.
+        scores = read_response(Variant("original", ""), response).ranking.scores
+    except ResponseShapeError:  # The user's own `read` function understands this response.
+        scores = [match.score for match in retrieval.matches]
+    found = []
+    for match, score in zip(retrieval.matches, scores, strict=False):
+        item = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
+        if not isinstance(item, own_types):
+            if match.text is None:
+                shape = _describe_type(item)
+                raise ResponseShapeError(
+                    f"retriever returned {shape} without text; set keywordEvidence.fields.text to"
+                    " the field that holds it",
+                    shape=shape,
+                )
+            fields = match.metadata.items()
+            metadata = {name: value for name, value in fields if value is not match.text}
+            item = make_item(match.id, match.text, metadata)
+        found.append((item, score))
+    return found
 
 
 def check_count(name: str, count: Any) -> None:
@@ -182,51 +159,5 @@ def check_count(name: str, count: Any) -> None:
         raise ConfigError(message, path=name, value=count, allowed="1 or more")
 
 
-def list_scores(retrieval: Retrieval) -> list[float | None]:
-    """Return the score of each match, as the response shows it.
-
-    In the response, a passage that only a variant found has a score on the question's scale. Its
-    match has none.
-    """
-    try:
-        ranking = read_response(Variant("original", ""), retrieval.response).ranking
-    except ResponseShapeError:  # The user's own `read` function understands this response.
-        return [match.score for match in retrieval.matches]
-    return list(ranking.scores[: len(retrieval.matches)])
-
-
-def unwrap_pair(item: Any) -> Any:
-    """Return the document in *item*, a document or a (document, score) pair."""
-    return item[0] if isinstance(item, tuple | list) and item else item
-
-
-def reject(
-    reason: str,
-    value: Any,
-    accepted: str,
-    path: str = "retriever",
-) -> ConfigError:
-    """Return the error for *value*, which cannot be what the option *path* must be."""
-    return ConfigError(
-        f"{path} must be {accepted}, {reason}",
-        path=path,
-        value=describe_type(value),
-        allowed=accepted,
-    )
-
-
-def describe_type(value: Any) -> str:
-    """Return the name of the type of *value*, or of *value* if it is a class."""
+def _describe_type(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-
-
-def _make(match: Match, make_item: Callable[[str | None, str, dict[str, Any]], Any]) -> Any:
-    if match.text is None:
-        shape = describe_type(unwrap_pair(match.raw))
-        message = (
-            f"retriever returned {shape} without text; set keywordEvidence.fields.text to the field"
-            " that holds it"
-        )
-        raise ResponseShapeError(message, shape=shape)
-    metadata = {name: value for name, value in match.metadata.items() if value is not match.text}
-    return make_item(match.id, match.text, metadata)

@@ -9,19 +9,16 @@
     documents = retriever.invoke("And last year?", history=history)
 
 Every search runs as a child of the retriever's run, so callbacks and traces show the searches.
-After each retrieval, callback handlers receive the custom event `EVENT` with the details.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.integrations import require_package
-from qtmiddleware.integrations.adapter import MIDDLEWARE_OPTIONS, Adapter
+from qtmiddleware.integrations.adapter import Adapter, convert_matches
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.binding import find_top_k_name
 
@@ -29,23 +26,22 @@ with require_package("langchain-core", "0.3.86", extra="langchain"):
     from langchain_core.callbacks import (
         AsyncCallbackManagerForRetrieverRun,
         CallbackManagerForRetrieverRun,
-        adispatch_custom_event,
-        dispatch_custom_event,
     )
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
-    from langchain_core.runnables import Runnable, RunnableConfig
+    from langchain_core.runnables import Runnable
     from langchain_core.runnables.base import RunnableBindingBase
     from langchain_core.runnables.config import patch_config, set_config_context
-    from langchain_core.vectorstores import VectorStore
+    from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
     from pydantic import ConfigDict, Field, PrivateAttr
-
-EVENT: Final = "qtmiddleware.retrieval"
-"""The name of the custom event that each retrieval sends. Its data is a query-log record."""
 
 _ACCEPTED: Final = (
     "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or"
     " async), or a function that qtm.middleware wrapped"
+)
+_OPTIONS: Final = (
+    *("config", "client", "reranker", "redact"),
+    *("observers", "on_retrieval", "clock"),
 )
 
 
@@ -72,10 +68,10 @@ class QueryTransformRetriever(BaseRetriever):
 
     Results that are not documents, such as Pinecone's matches, are converted.
 
-    qtmiddleware asks the retriever for more than *k* documents, to have candidates for reranking.
-    If your retriever takes no number of documents, make it return about 50 documents. A retriever
-    that searches by ``mmr`` is asked for exactly *k* documents, because more would reduce the
-    variety.
+    qtmiddleware asks a vector store, its retriever, or a retriever whose method takes a number for
+    more than *k* documents, to have candidates for reranking. Make any other one return about 50
+    documents. A retriever that searches by ``mmr`` is asked for exactly *k* documents, because more
+    would reduce the variety.
 
     Attributes:
         retriever: Your retriever, as described above.
@@ -88,9 +84,7 @@ class QueryTransformRetriever(BaseRetriever):
     """
 
     model_config = ConfigDict(
-        arbitrary_types_allowed=True,
-        extra="forbid",
-        validate_assignment=True,
+        arbitrary_types_allowed=True, extra="forbid", validate_assignment=True
     )
 
     retriever: Any = Field(frozen=True)
@@ -114,37 +108,19 @@ class QueryTransformRetriever(BaseRetriever):
             inner, bound = _unwrap_bindings(self.retriever)
             name, self._default_k = _find_k(inner, bound)
             self._adapter = Adapter(
-                _make_functions(self.retriever, inner, name),
-                {name: getattr(self, name) for name in MIDDLEWARE_OPTIONS},
+                _make_functions(self.retriever, inner),
+                {name: getattr(self, name) for name in _OPTIONS},
                 accepted=_ACCEPTED,
-                items="documents",
-                awaited="`ainvoke` or `aretrieve`",
                 count_name=name,
                 never_widens=getattr(inner, "search_type", None) == "mmr",
             )
 
-    def retrieve(
-        self,
-        query: str,
-        *,
-        k: int | None = None,
-        history: Iterable[Any] | None = None,
-        config: RunnableConfig | None = None,
-        qtm_config: Mapping[str, Any] | str | None = None,
-        **retriever_arguments: Any,
-    ) -> Retrieval:
+    def retrieve(self, query: str, *, k: int | None = None, **arguments: Any) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
         The field ``raw`` of a match is the document or the (document, score) pair that your
-        retriever returned. `invoke` returns only the documents.
-
-        Args:
-            query: The question.
-            k: The number of documents to return. Overrides the field *k*.
-            history: The conversation so far.
-            config: LangChain's config for the call. Its callbacks see the searches.
-            qtm_config: Settings for this call, or the name of a preset.
-            retriever_arguments: More arguments for your retriever.
+        retriever returned. *arguments* are those of `invoke`: *history*, *qtm_config*, and your
+        retriever's own.
 
         Raises:
             ConfigError: A setting is not valid.
@@ -152,122 +128,43 @@ class QueryTransformRetriever(BaseRetriever):
 
         Exceptions of your retriever pass through unchanged.
         """
-        arguments = {
-            **retriever_arguments,
-            "history": history,
-            "qtm_config": qtm_config,
-        }
-        ask = partial(
-            self._adapter.retrieve,
-            query,
-            arguments,
-            *(k, self.k, self._default_k),
-        )
-        if config is None:
-            return ask()
-        with set_config_context(config) as context:
-            return context.run(ask)
+        return self._adapter.retrieve(query, arguments, k, self.k, self._default_k)
 
-    async def aretrieve(
-        self,
-        query: str,
-        *,
-        k: int | None = None,
-        history: Iterable[Any] | None = None,
-        config: RunnableConfig | None = None,
-        qtm_config: Mapping[str, Any] | str | None = None,
-        **retriever_arguments: Any,
-    ) -> Retrieval:
+    async def aretrieve(self, query: str, *, k: int | None = None, **arguments: Any) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
-        arguments = {
-            **retriever_arguments,
-            "history": history,
-            "qtm_config": qtm_config,
-        }
-        retrieving = self._adapter.aretrieve(
-            query,
-            arguments,
-            *(k, self.k, self._default_k),
-        )
-        if config is None:
-            return await retrieving
-        with set_config_context(config) as context:
-            return await asyncio.create_task(retrieving, context=context)
+        return await self._adapter.aretrieve(query, arguments, k, self.k, self._default_k)
 
     @property
     def search(self) -> Any:
         """The wrapped function that `invoke` calls. Use it to call ``check`` or ``answer``."""
         return self._adapter.search
 
-    def model_copy(
-        self,
-        *,
-        update: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> QueryTransformRetriever:
-        """Return a copy of this retriever with the fields in *update* replaced.
-
-        The copy shares the values of the other fields, even with ``deep=True``, because they may
-        hold connections or locks.
-        """
-        return type(self)(**{**self._get_fields(), **(update or {})})
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> QueryTransformRetriever:
-        return self.model_copy()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._adapter.reduce(self, self._get_fields())
-
     def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,
-        **retriever_arguments: Any,
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **arguments: Any
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = self.retrieve(query, config=config, **retriever_arguments)
-        if _has_event_listener(run_manager):
-            record = self._adapter.build_record(retrieval)
-            dispatch_custom_event(EVENT, record, config=config)
-        return self._convert(retrieval)
+        with set_config_context(config) as context:
+            retrieval = context.run(self.retrieve, query, **arguments)
+        return _convert(retrieval)
 
     async def _aget_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
-        **retriever_arguments: Any,
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **arguments: Any
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = await self.aretrieve(query, config=config, **retriever_arguments)
-        if _has_event_listener(run_manager):
-            record = self._adapter.build_record(retrieval)
-            await adispatch_custom_event(EVENT, record, config=config)
-        return self._convert(retrieval)
-
-    def _convert(self, retrieval: Retrieval) -> list[Document]:
-        return self._adapter.convert_matches(retrieval, Document, _make_document)
-
-    def _get_fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in type(self).model_fields}
+        with set_config_context(config) as context:
+            retrieving = self.aretrieve(query, **arguments)
+            retrieval = await asyncio.create_task(retrieving, context=context)
+        return _convert(retrieval)
 
 
-def _make_functions(
-    retriever: Any,
-    inner: Any,
-    count_name: str | None,
-) -> tuple[Any, ...]:
+def _make_functions(retriever: Any, inner: Any) -> tuple[Any, ...]:
     """Return *retriever*, which calls *inner*, as a function and, if possible, an async one."""
     if isinstance(retriever, VectorStore):
         # The base class has a method with scores too, but it only raises an error.
         own_method = type(inner).similarity_search_with_score
         if own_method is VectorStore.similarity_search_with_score:
             return inner.similarity_search, inner.asimilarity_search
-        return (
-            inner.similarity_search_with_score,
-            inner.asimilarity_search_with_score,
-        )
+        return inner.similarity_search_with_score, inner.asimilarity_search_with_score
     if not isinstance(retriever, Runnable):
         return (retriever,)
 
@@ -278,9 +175,10 @@ def _make_functions(
         return await retriever.ainvoke(query, **arguments)
 
     search.__qualname__ = asearch.__qualname__ = f"{type(retriever).__name__}.invoke"
-    # LangChain's default asynchronous method calls the blocking one in a thread and takes no
-    # arguments, so it could not pass the number on. Then the middleware uses its own thread.
-    if count_name and not _accepts(inner._aget_relevant_documents, count_name):
+    # LangChain's default asynchronous method calls the blocking one in a thread, without its
+    # arguments. The middleware calls the blocking one in a thread of its own instead.
+    own_method = getattr(type(inner), "_aget_relevant_documents", None)
+    if own_method is BaseRetriever._aget_relevant_documents:
         return (search,)
     return search, asearch
 
@@ -298,40 +196,25 @@ def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
 def _find_k(inner: Any, bound: dict[str, Any]) -> tuple[str | None, int | None]:
     """Return the name and the default of the argument for the number of documents, if known.
 
-    *bound* are the arguments that are bound to *inner*.
+    *bound* are the arguments that are bound to *inner*. A retriever that takes any argument may
+    pass them to a client that rejects a number, so only a method's own parameter counts.
     """
     if not isinstance(inner, BaseRetriever):
         return None, None
-    fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **bound}
-    store = getattr(inner, "vectorstore", None)
-    method = inner._get_relevant_documents
-    name = find_top_k_name(inspect.signature(method).parameters)
-    if name is None and _accepts(method, ""):
-        # A retriever that accepts any argument may ask a model about each document, as compressors
-        # do. So it is asked for more documents only if it has such a field or a store.
-        usual = None if store is None else "k"
-        name = next((it for it in ("k", "top_k") if it in fields), usual)
-    values = [fields.get(name)]
-    for search in (method, getattr(store, "similarity_search", None)):
-        parameter = inspect.signature(search).parameters.get(name or "") if search else None
-        values.append(getattr(parameter, "default", None))
-    return name, next((it for it in values if type(it) is int and it > 0), None)
+    if isinstance(inner, VectorStoreRetriever):
+        fields, name = inner.search_kwargs, "k"
+        parameters = inspect.signature(inner.vectorstore.similarity_search).parameters
+    else:
+        fields = vars(inner)
+        parameters = inspect.signature(inner._get_relevant_documents).parameters
+        name = find_top_k_name(parameters) or ""
+    values = {**fields, **bound}.get(name), getattr(parameters.get(name), "default", None)
+    number = next((value for value in values if type(value) is int and value > 0), None)
+    return name or None, number
 
 
-def _accepts(method: Callable[..., Any], argument_name: str) -> bool:
-    """Return whether *method* accepts a keyword argument *argument_name*."""
-    parameters = inspect.signature(method).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    return argument_name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
-
-
-def _has_event_listener(
-    run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
-) -> bool:
-    """Return whether a callback handler in *run_manager* receives custom events."""
-    # Without a listener, building the record would cost time for nothing.
-    handlers = run_manager.inheritable_handlers
-    return not all(handler.ignore_custom_event for handler in handlers)
+def _convert(retrieval: Retrieval) -> list[Document]:
+    return [document for document, _ in convert_matches(retrieval, Document, _make_document)]
 
 
 def _make_document(id_: str | None, text: str, metadata: dict[str, Any]) -> Document:

@@ -8,22 +8,21 @@
     retriever = QueryTransformRetriever(index, config="balanced", client=llm, similarity_top_k=4)
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
-Every search is a nested retrieval, so callbacks and spans show the searches. After each retrieval,
-event handlers receive a `QueryTransformEvent` with the details.
+Every search is a nested retrieval, so callbacks and spans show the searches.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from qtmiddleware.config import Config
 from qtmiddleware.integrations import require_package
-from qtmiddleware.integrations.adapter import Adapter, check_count, list_scores
+from qtmiddleware.integrations.adapter import Adapter, check_count, convert_matches
 from qtmiddleware.types import Retrieval
+from qtmiddleware.wrapping.engine import MiddlewareOptions
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
@@ -31,9 +30,6 @@ with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
     from llama_index.core.callbacks import CallbackManager
     from llama_index.core.indices.base import BaseIndex
-    from llama_index.core.instrumentation import get_dispatcher
-    from llama_index.core.instrumentation.event_handlers import NullEventHandler
-    from llama_index.core.instrumentation.events import BaseEvent
     from llama_index.core.memory import BaseMemory
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType, TextNode
@@ -43,25 +39,7 @@ _ACCEPTED: Final = (
     " that qtm.middleware wrapped"
 )
 # Other fields that set how many nodes a retriever returns: sparse, hybrid, images, graph chunks.
-_COUNT_NAMES: Final = re.compile(r"top_k$|^num_chunks")
-_BUNDLE: Final = re.compile("[Bb]undle|QueryType")
-
-_dispatcher: Final = get_dispatcher(__name__)
-
-
-class QueryTransformEvent(BaseEvent):
-    """An event with the details of one retrieval.
-
-    Attributes:
-        record: The details, in the format of a query-log record.
-    """
-
-    record: dict[str, Any]
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the event's name in LlamaIndex."""
-        return "QueryTransformEvent"
+_OTHER_COUNTS: Final = re.compile(r"(?<!similarity_)top_k$|image_similarity_top_k$|^num_chunks")
 
 
 class QueryTransformRetriever(BaseRetriever):
@@ -69,17 +47,9 @@ class QueryTransformRetriever(BaseRetriever):
 
     Only *similarity_top_k* and *history* can be changed after creation.
 
-    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are the
-    arguments of `QueryMiddleware`.
-
-    *retriever* is one of:
-
-    - A retriever or an index.
-    - A sync or async function that takes a query. The function gets the question as text, or as a
-      `QueryBundle` if a parameter's name or type asks for one.
-    - A function that is already wrapped.
-
-    Results that are not nodes, such as Pinecone's matches, are converted.
+    *retriever* is a retriever, an index, a sync or async function that takes a query as text, or a
+    function that is already wrapped. Results that are not nodes, such as Pinecone's matches, are
+    converted.
 
     qtmiddleware asks the retriever for more than *similarity_top_k* nodes, to have candidates for
     reranking. If your retriever takes no number of nodes, make it return about 50 nodes. Two types
@@ -93,7 +63,8 @@ class QueryTransformRetriever(BaseRetriever):
         similarity_top_k: The number of nodes to return; by default the retriever's own number.
         history: The conversation so far: messages, or a LlamaIndex memory, which is read per call.
         callback_manager: LlamaIndex's callback manager; by default that of *retriever*.
-        base_arguments: Further arguments for LlamaIndex's `BaseRetriever`.
+        config: The configuration, as for `QueryMiddleware`.
+        options: The other options of `QueryMiddleware`, such as *client*.
 
     Raises `ConfigError` if *retriever* has an unsupported type or a setting is not valid.
     """
@@ -103,49 +74,25 @@ class QueryTransformRetriever(BaseRetriever):
         retriever: Any,
         *,
         similarity_top_k: int | None = None,
-        history: Any = None,
-        config: Any = None,
-        client: Any = None,
-        reranker: Any = None,
-        redact: Any = None,
-        observers: Sequence[Any] = (),
-        on_retrieval: Any = None,
-        clock: Any = None,
+        history: Iterable[Any] | BaseMemory | None = None,
         callback_manager: CallbackManager | None = None,
-        **base_arguments: Any,
+        config: Any = None,
+        **options: Unpack[MiddlewareOptions],
     ) -> None:
+        check_count("similarity_top_k", similarity_top_k)
         inner: Any = retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
-        self._inner = inner
-        options = {
-            "config": config,
-            "client": client,
-            "reranker": reranker,
-            "redact": redact,
-            "observers": observers,
-            "on_retrieval": on_retrieval,
-            "clock": clock,
-        }
-        self._arguments = {
-            "retriever": retriever,
-            "callback_manager": callback_manager,
-            **options,
-            **base_arguments,
-        }
-        self._can_set_node_count = _can_set_node_count(inner)
-        self._takes_bundle = isinstance(inner, BaseRetriever) or _takes_query_bundle(inner)
         self.similarity_top_k = similarity_top_k
         self.history = history
+        self._inner = inner
+        self._takes_count = _takes_count(inner)
         self._adapter = Adapter(
             _make_functions(inner) if isinstance(inner, BaseRetriever) else (inner,),
-            options,
+            {"config": config, **options},
             accepted=_ACCEPTED,
-            items="nodes",
-            awaited="`aretrieve` or `afind`",
-            count_name="top_k" if self._can_set_node_count else None,
+            count_name="top_k" if self._takes_count else None,
             never_widens=getattr(inner, "_vector_store_query_mode", None) == "mmr",
         )
-        callback_manager = callback_manager or getattr(inner, "callback_manager", None)
-        super().__init__(callback_manager, **base_arguments)
+        super().__init__(callback_manager or getattr(inner, "callback_manager", None))
 
     def find(
         self,
@@ -153,7 +100,7 @@ class QueryTransformRetriever(BaseRetriever):
         *,
         similarity_top_k: int | None = None,
         history: Iterable[Any] | BaseMemory | None = None,
-        qtm_config: Mapping[str, Any] | str | None = None,
+        **arguments: Any,
     ) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
@@ -164,7 +111,7 @@ class QueryTransformRetriever(BaseRetriever):
             query: The question.
             similarity_top_k: The number of nodes to return; overrides the retriever's number.
             history: The conversation so far; overrides the retriever's history.
-            qtm_config: Settings for this call, or the name of a preset.
+            arguments: *qtm_config*, which holds settings for this call, and your function's own.
 
         Raises:
             ConfigError: A setting is not valid.
@@ -172,9 +119,15 @@ class QueryTransformRetriever(BaseRetriever):
 
         Exceptions of your retriever pass through unchanged.
         """
-        messages = _read_messages(self.history if history is None else history)
-        arguments = {"history": messages, "qtm_config": qtm_config}
-        counts = similarity_top_k, self.similarity_top_k
+        messages = self.history if history is None else history
+        if isinstance(messages, BaseMemory):
+            try:
+                messages = messages.get_all()
+            except Exception as error:
+                # An exception is no message, so the retrieval reports the history as unreadable.
+                messages = [error]
+        arguments["history"] = messages
+        counts = self._list_counts(similarity_top_k)
         return self._adapter.retrieve(self._read_query(query), arguments, *counts)
 
     async def afind(
@@ -183,12 +136,17 @@ class QueryTransformRetriever(BaseRetriever):
         *,
         similarity_top_k: int | None = None,
         history: Iterable[Any] | BaseMemory | None = None,
-        qtm_config: Mapping[str, Any] | str | None = None,
+        **arguments: Any,
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `find`."""
-        messages = await _aread_messages(self.history if history is None else history)
-        arguments = {"history": messages, "qtm_config": qtm_config}
-        counts = similarity_top_k, self.similarity_top_k
+        messages = self.history if history is None else history
+        if isinstance(messages, BaseMemory):
+            try:
+                messages = await messages.aget_all()
+            except Exception as error:
+                messages = [error]
+        arguments["history"] = messages
+        counts = self._list_counts(similarity_top_k)
         return await self._adapter.aretrieve(self._read_query(query), arguments, *counts)
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
@@ -201,18 +159,6 @@ class QueryTransformRetriever(BaseRetriever):
         return retriever_copy
 
     @property
-    def similarity_top_k(self) -> int | None:
-        """The number of nodes that a call returns by default; ``None`` if it is unknown."""
-        if self._similarity_top_k is None and self._can_set_node_count:
-            return self._inner.similarity_top_k  # type: ignore[no-any-return]
-        return self._similarity_top_k
-
-    @similarity_top_k.setter
-    def similarity_top_k(self, similarity_top_k: int | None) -> None:
-        check_count("similarity_top_k", similarity_top_k)
-        self._similarity_top_k = similarity_top_k
-
-    @property
     def search(self) -> Any:
         """The wrapped function that `retrieve` calls. Use it to call ``check`` or ``answer``.
 
@@ -220,44 +166,19 @@ class QueryTransformRetriever(BaseRetriever):
         """
         return self._adapter.search
 
-    def __copy__(self) -> QueryTransformRetriever:
-        retriever_copy: QueryTransformRetriever = object.__new__(type(self))
-        retriever_copy.__dict__.update(self.__dict__)
-        return retriever_copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> QueryTransformRetriever:
-        return copy.copy(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        own = {"similarity_top_k": self._similarity_top_k, "history": self.history}
-        return self._adapter.reduce(self, self._arguments | own)
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._tell_and_convert(self.find(query_bundle))
+        return _convert(self.find(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._tell_and_convert(await self.afind(query_bundle))
+        return _convert(await self.afind(query_bundle))
 
-    def _tell_and_convert(self, retrieval: Retrieval) -> list[NodeWithScore]:
-        """Return the nodes in *retrieval*, and send an event if an event handler listens."""
-        if _has_event_listener():
-            _dispatcher.event(QueryTransformEvent(record=self._adapter.build_record(retrieval)))
-        response = retrieval.response
-        if isinstance(response, list) and all(isinstance(it, NodeWithScore) for it in response):
-            return response
-        nodes = self._adapter.convert_matches(
-            retrieval,
-            (NodeWithScore, BaseNode),
-            _make_node,
-        )
-        return [
-            node if isinstance(node, NodeWithScore) else NodeWithScore(node=node, score=score)
-            for node, score in zip(nodes, list_scores(retrieval), strict=True)
-        ]
+    def _list_counts(self, count: int | None) -> tuple[int | None, ...]:
+        own = self._inner.similarity_top_k if self._takes_count else None
+        return count, self.similarity_top_k, own
 
     def _read_query(self, query: QueryType) -> Any:
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
-        return bundle if self._takes_bundle else bundle.query_str
+        return bundle if isinstance(self._inner, BaseRetriever) else bundle.query_str
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
@@ -298,23 +219,25 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
         return "KeywordEvidencePostprocessor"
 
     def _postprocess_nodes(
-        self,
-        nodes: list[NodeWithScore],
-        query_bundle: QueryBundle | None = None,
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         if query_bundle is not None:
             nodes = self._search(query_bundle.query_str, nodes)
         return nodes[: self.top_n]
 
 
+def _return_nodes(query: str, nodes: list[NodeWithScore]) -> list[NodeWithScore]:  # noqa: ARG001
+    return nodes
+
+
 def _make_functions(retriever: BaseRetriever) -> tuple[Callable[..., Any], ...]:
     """Return *retriever* as a function and, if it has an async method, an async function."""
 
     def search(query: Any, **numbers: int) -> Any:
-        return _copy_with_node_count(retriever, **numbers).retrieve(query)
+        return _copy_with_count(retriever, **numbers).retrieve(query)
 
     async def asearch(query: Any, **numbers: int) -> Any:
-        return await _copy_with_node_count(retriever, **numbers).aretrieve(query)
+        return await _copy_with_count(retriever, **numbers).aretrieve(query)
 
     search.__qualname__ = asearch.__qualname__ = f"{type(retriever).__name__}.retrieve"
     # LlamaIndex's default async method calls the sync method on the event loop. The middleware
@@ -324,32 +247,7 @@ def _make_functions(retriever: BaseRetriever) -> tuple[Callable[..., Any], ...]:
     return search, asearch
 
 
-def _read_messages(history: Any) -> Any:
-    """Return the messages in *history*, a LlamaIndex memory.
-
-    Any other *history* is returned unchanged. If the memory raises an exception, returns a list
-    with this exception.
-    """
-    try:
-        return history.get_all() if isinstance(history, BaseMemory) else history
-    except Exception as error:
-        # An exception is no message, so the retrieval reports the history as unreadable.
-        return [error]
-
-
-async def _aread_messages(history: Any) -> Any:
-    """Return the messages in *history*. This is the async version of `_read_messages`."""
-    try:
-        return await history.aget_all() if isinstance(history, BaseMemory) else history
-    except Exception as error:
-        return [error]
-
-
-def _return_nodes(query: str, nodes: list[NodeWithScore]) -> list[NodeWithScore]:  # noqa: ARG001
-    return nodes
-
-
-def _copy_with_node_count(retriever: BaseRetriever, top_k: int | None = None) -> Any:
+def _copy_with_count(retriever: BaseRetriever, top_k: int | None = None) -> Any:
     """Return *retriever*, or a copy that returns *top_k* nodes.
 
     Another call may search with the same retriever now, so its own number stays unchanged.
@@ -361,55 +259,34 @@ def _copy_with_node_count(retriever: BaseRetriever, top_k: int | None = None) ->
     return retriever_copy
 
 
-def _can_set_node_count(retriever: Any) -> bool:
-    """Return whether *retriever* is a retriever whose ``similarity_top_k`` can be set.
-
-    Returns ``False`` if another attribute also limits the number of nodes, or if the nodes
-    represent objects.
-    """
-    node_count = getattr(retriever, "similarity_top_k", None)
-    if not isinstance(retriever, BaseRetriever) or type(node_count) is not int or node_count < 1:
-        return False
-    own = {"similarity_top_k", "_similarity_top_k"}
-    has_other_count = any(
-        value is not None and name not in own and _COUNT_NAMES.search(name)
-        for name, value in vars(retriever).items()
-    )
-    if has_other_count or getattr(retriever, "object_map", None):
+def _takes_count(retriever: Any) -> bool:
+    """Return whether ``similarity_top_k`` alone sets how many nodes *retriever* returns."""
+    count = getattr(retriever, "similarity_top_k", None)
+    if (
+        not isinstance(retriever, BaseRetriever)
+        or type(count) is not int
+        or getattr(retriever, "object_map", None)
+        or any(
+            value is not None and _OTHER_COUNTS.search(name)
+            for name, value in vars(retriever).items()
+        )
+    ):
         return False
     # A property may ignore the value or reject it, so a copy shows whether it can be set.
     try:
-        accepted = _copy_with_node_count(retriever, node_count + 1).similarity_top_k
+        return bool(_copy_with_count(retriever, count + 1).similarity_top_k == count + 1)
     except (AttributeError, TypeError, ValueError):
         return False
-    return bool(accepted == node_count + 1)
 
 
-def _takes_query_bundle(function: Callable[..., Any]) -> bool:
-    """Return whether a parameter's name or type shows that *function* takes a `QueryBundle`."""
-    try:
-        return any(
-            _BUNDLE.search(str(parameter))
-            for parameter in inspect.signature(function).parameters.values()
-        )
-    except (ValueError, TypeError):  # Some builtins have no signature.
-        return False
+def _convert(retrieval: Retrieval) -> list[NodeWithScore]:
+    own_types = NodeWithScore, BaseNode
+    return [
+        item if isinstance(item, NodeWithScore) else NodeWithScore(node=item, score=score)
+        for item, score in convert_matches(retrieval, own_types, _make_node)
+    ]
 
 
-def _has_event_listener() -> bool:
-    """Return whether an event handler receives this module's events."""
-    dispatcher = _dispatcher
-    while all(isinstance(handler, NullEventHandler) for handler in dispatcher.event_handlers):
-        if not dispatcher.propagate:
-            return False
-        dispatcher = dispatcher.parent
-    return True
-
-
-def _make_node(
-    id_: str | None,
-    text: str,
-    metadata: dict[str, Any],
-) -> TextNode:
+def _make_node(id_: str | None, text: str, metadata: dict[str, Any]) -> TextNode:
     node_id = {} if id_ is None else {"id_": id_}
     return TextNode(text=text, metadata=metadata, **node_id)

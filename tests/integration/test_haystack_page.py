@@ -68,7 +68,6 @@ def test_every_block_of_the_page_runs(server: ModelServer) -> None:
     assert "sk-of-the-environment" not in space["text"]
     inputs = {"retriever": {"query": "What did Jaco eat last year?"}}
     assert space["again"].run(inputs)["retriever"]["documents"][0].id == "food"
-    space["embedder"] = WordEmbedder()  # a component is in one pipeline at most
     exec(compile(hybrid, "docs/frameworks.md", "exec"), space)
     assert space["retriever"].run(QUESTION)["documents"][0].id == "health"
 

@@ -1,11 +1,8 @@
-"""A small store of Haystack, components that search it and write down what they are asked, and a listening tracer."""
+"""A small store of Haystack, and components that search it and write down what they are asked."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,7 +14,6 @@ from haystack.components.retrievers.in_memory import (
 )
 from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
-from haystack.tracing import Span, Tracer
 
 from tests.support.langchain_world import QUESTION, TEXTS, VOCABULARY, split_words
 
@@ -122,47 +118,3 @@ class Replies:
             "finish_reason": "stop",
         }
         return {"replies": [ChatMessage.from_assistant(json.dumps(self.fields), meta=meta)]}
-
-
-class KeptSpan(Span):
-    """A span and what it was told."""
-
-    def __init__(self, name: str, tags: dict[str, Any], parent: str) -> None:
-        self.name, self.tags, self.parent = name, tags, parent
-
-    def set_tag(self, key: str, value: Any) -> None:
-        self.tags[key] = value
-
-
-class KeepingTracer(Tracer):
-    """Keeps every span; the current one is that of the context, as OpenTelemetry's is."""
-
-    def __init__(self) -> None:
-        self.spans: list[KeptSpan] = []
-        self._current: ContextVar[KeptSpan | None] = ContextVar("current", default=None)
-
-    @contextlib.contextmanager
-    def trace(
-        self,
-        operation_name: str,
-        tags: dict[str, Any] | None = None,
-        parent_span: Span | None = None,
-    ) -> Iterator[Span]:
-        parent = parent_span or self.current_span()
-        span = KeptSpan(
-            operation_name, dict(tags or {}), parent.name if isinstance(parent, KeptSpan) else ""
-        )
-        self.spans.append(span)
-        token = self._current.set(span)
-        try:
-            yield span
-        finally:
-            self._current.reset(token)
-
-    def current_span(self) -> Span | None:
-        return self._current.get()
-
-    @property
-    def tree(self) -> list[tuple[str, str]]:
-        """The name of each span beside that of its parent."""
-        return sorted((it.name, it.parent) for it in self.spans)

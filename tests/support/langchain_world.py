@@ -72,12 +72,10 @@ class CountingStore(InMemoryVectorStore):
 
 
 class Listener(BaseCallbackHandler):
-    """Keeps the name of each run that started, by what it is part of, and every custom event."""
+    """Keeps the name of each run that started, by what it is part of."""
 
     def __init__(self) -> None:
         self.runs: dict[UUID, tuple[str, UUID | None]] = {}
-        self.events: list[tuple[str, Any, UUID]] = []
-        self.errors: list[BaseException] = []
 
     @property
     def tree(self) -> list[tuple[str, str]]:
@@ -106,9 +104,3 @@ class Listener(BaseCallbackHandler):
         self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: Any = None, **more: Any
     ) -> None:
         self.runs[run_id] = (more.get("name") or "chain", parent_run_id)
-
-    def on_retriever_error(self, error: BaseException, **more: Any) -> None:
-        self.errors.append(error)
-
-    def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **more: Any) -> None:
-        self.events.append((name, data, run_id))

@@ -9,8 +9,6 @@ from typing import Any
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.instrumentation import get_dispatcher
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
-from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.span import SimpleSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
@@ -96,18 +94,6 @@ def scored(count: int = len(TEXTS)) -> list[NodeWithScore]:
     ]
 
 
-class Events(BaseEventHandler):
-    """Keeps every event, by its name."""
-
-    heard: list[tuple[str, BaseEvent]] = Field(default_factory=list)
-
-    def handle(self, event: BaseEvent, **more: Any) -> None:
-        self.heard.append((event.class_name(), event))
-
-    def named(self, name: str) -> list[Any]:
-        return [event for it, event in self.heard if it == name]
-
-
 class Spans(BaseSpanHandler[SimpleSpan]):
     """Keeps each span that began, and which one it is part of, by class and method."""
 
@@ -131,13 +117,12 @@ class Spans(BaseSpanHandler[SimpleSpan]):
 
 
 @contextmanager
-def listening() -> Iterator[tuple[Events, Spans]]:
-    """What hears all that is told inside."""
-    root, events, spans = get_dispatcher(), Events(), Spans()
-    before = list(root.event_handlers), list(root.span_handlers)
-    root.add_event_handler(events)
+def listening() -> Iterator[Spans]:
+    """What hears of all spans inside."""
+    root, spans = get_dispatcher(), Spans()
+    before = list(root.span_handlers)
     root.add_span_handler(spans)
     try:
-        yield events, spans
+        yield spans
     finally:
-        root.event_handlers, root.span_handlers = before
+        root.span_handlers = before
