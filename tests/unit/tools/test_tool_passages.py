@@ -116,12 +116,6 @@ def test_what_belongs_to_a_script_or_a_symbol_is_shown_as_it_is(text: str) -> No
     assert json.loads(format_json(text)) == text
 
 
-@given(st.text())
-def test_whatever_a_text_holds_it_stays_within_its_string(text: str) -> None:
-    assert json.loads(format_json({"text": text})) == {"text": text}
-    assert "\n" not in format_json(text)
-
-
 @pytest.mark.parametrize(
     ("rows", "could_help", "said"),
     [
