@@ -221,12 +221,12 @@ class House:
 
     def model(self, messages: Any) -> str:
         with self._tracer.start_as_current_span("their model"):
-            return json.dumps(REPLIES["rewrite"])
+            return json.dumps({"rewrite": "Jaco's health concerns"})
 
     async def amodel(self, messages: Any) -> str:
         with self._tracer.start_as_current_span("their model"):
             await asyncio.sleep(0)
-            return json.dumps(REPLIES["rewrite"])
+            return json.dumps({"rewrite": "Jaco's health concerns"})
 
     def embed(self, texts: Any) -> Any:
         with self._tracer.start_as_current_span("their embedder"):
