@@ -18,13 +18,9 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST_CHARS: Final = 60
-"""The maximum length of a citation mark, in characters.
-
-Text that may become a mark is held back up to this length.
-"""
-
-COPIED_CHARS: Final = 12
-"""A bracket counts as copied if a passage contains it with this many characters before it."""
+"""The maximum length of a citation mark. Text that may become a mark is held back so long."""
+# A bracket counts as copied if a passage contains it with so many characters before it.
+_COPIED_CHARS: Final = 12
 
 _LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?|references?|refs?)\.?[ \u00a0]?)?#?"
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,2})"
@@ -39,7 +35,10 @@ _PARTIAL_MARK: Final = re.compile(
     rf"[\[【［][0-9A-Za-z#.,;，、&–—\u00a0 -]{{0,{MOST_CHARS}}}(?:†[^\]】］\n]{{0,40}})?\Z"
 )
 _RANGE: Final = re.compile(rf"({_NUMBER})(?:[ \u00a0]?[-–—][ \u00a0]?({_NUMBER}))?")
-_TOKEN: Final = re.compile(r"(?P<space>\s+)|(?P<ticks>`+)|(?P<bracket>[\[【［])|[^\s`\[【［]+")
+_TOKEN: Final = re.compile(
+    rf"(?P<space>\s+)|(?P<ticks>`+)|(?P<mark>(?ai:{_MARK.pattern}))|(?P<bracket>[\[【［])"
+    r"|[^\s`\[【［]+"
+)
 # A bracket is an index after a one-letter variable or a name with an underscore, as in a[1] and
 # my_list[1].
 _INDEX_BEFORE: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
@@ -52,8 +51,8 @@ class CitationReader:
     The joined output does not depend on where the answer is cut into pieces.
 
     Args:
-        passage_count: the number of passages that the answer may cite.
-        passage_texts: the texts of these passages, to recognize brackets copied from them.
+        passage_texts: the texts of the passages that the answer may cite.
+        offset: the number to add to each passage number in the output.
 
     Attributes:
         marks: each citation in the returned text: its passage number, start and end.
@@ -61,120 +60,97 @@ class CitationReader:
             exist.
     """
 
-    def __init__(self, passage_count: int, passage_texts: Sequence[str] = ()) -> None:
+    def __init__(self, passage_texts: Sequence[str], offset: int = 0) -> None:
         self.marks: list[tuple[int, int, int]] = []
         self.invented_count = 0
-        self._passage_count = passage_count
+        self._passage_count = len(passage_texts)
+        self._offset = offset
         self._copies = {
-            text[max(0, mark.start() - COPIED_CHARS) : mark.end()]
+            text[max(0, mark.start() - _COPIED_CHARS) : mark.end()]
             for text in passage_texts
             for mark in _MARK.finditer(text)
         }
         self._tail = ""  # text that may still become a mark
         self._line = ""  # the text before it on the same line, as the model wrote it
-        self._out: list[str] = []
         self._length = 0
-        self._pending_space = ""  # white space that is removed if a mark that cites nothing follows
+        self._space = ""  # white space that is removed if a mark that cites nothing follows
         self._dropped_space = ""  # white space that was removed with such a mark
         self._follows_mark = False
-        self._fence = 0
-        self._code = 0
+        self._fence = self._code = 0  # how many backticks end the code block or the inline code
 
-    def feed(self, piece: str) -> str:
-        """Read the next *piece* of the answer, and return the text that can be shown now."""
-        return self._rewrite_citations(piece, is_last=False)
+    def feed(self, piece: str, *, is_last: bool = False) -> str:
+        """Read the next *piece* of the answer, and return the text that can be shown now.
 
-    def flush_held_text(self) -> str:
-        """Return the text that was held back, without trailing white space."""
-        return self._rewrite_citations("", is_last=True)
-
-    def _rewrite_citations(self, text: str, *, is_last: bool) -> str:
-        tail = self._tail + text
-        start = 0
-        while start < len(tail):
-            token = _TOKEN.match(tail, start)
-            if token is None:  # pragma: no cover
-                break
-            end = token.end()
-            if token["bracket"]:
-                mark = _MARK.match(tail, start)
-                if not is_last and (
-                    mark.end() == len(tail) if mark else _PARTIAL_MARK.match(tail, start)
-                ):
-                    break
-                end = self._read_bracket(tail, start, mark)
-            elif token["space"]:
-                self._read_space(token[0])
-            elif token["ticks"] and end == len(tail) and not is_last:
-                break
-            else:
-                if token["ticks"]:
-                    self._read_backticks(end - start)
-                self._read_text(token[0])
-            # The checks need only the end of the line, and a line may be very long.
-            self._line = (self._line + tail[start:end]).rpartition("\n")[2][-200:]
-            start = end
-        self._tail = tail[start:]
-        out, self._out = "".join(self._out), []
-        return out
-
-    def _read_space(self, space: str) -> None:
-        self._pending_space += space
-        # Inline code that is not closed ends with its line.
-        if "\n" in space:
-            self._code = 0
-
-    def _read_backticks(self, backtick_count: int) -> None:
-        """Begin or end a code block or inline code after *backtick_count* backticks in a row."""
-        # Three or more backticks at the start of a line, also in a list or a quote, are a fence.
-        if backtick_count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
-            self._fence = 0 if backtick_count >= self._fence > 0 else self._fence or backtick_count
-        elif not self._fence:
-            self._code = 0 if self._code == backtick_count else self._code or backtick_count
-
-    def _read_text(self, text: str) -> None:
-        # After a removed citation, a word needs the space before it, but punctuation does not.
-        space = self._pending_space or (self._dropped_space if text[0].isalnum() else "")
-        self._follows_mark = False
-        self._append_output(space, text)
-
-    def _append_output(self, space: str, text: str) -> None:
-        self._pending_space = self._dropped_space = ""
-        self._out.append((space if self._length else "") + text)
-        self._length += len(self._out[-1])
-
-    def _read_bracket(self, text: str, start: int, mark: re.Match[str] | None) -> int:
-        """Read the bracket at *start* of *text*, and return the index of the next token.
-
-        *mark* is the citation mark that begins with this bracket; ``None`` if there is none.
+        After the last piece, that is all text but trailing white space.
         """
-        numbers = (
-            None if mark is None else self._read_numbers(mark, text[mark.end() : mark.end() + 1])
-        )
-        if mark is None or numbers is None:
-            # Not a citation: the bracket is text, and so is what follows.
-            self._read_text(text[start])
-            return start + 1
+        text, start, shown = self._tail + piece, 0, []
+        while token := _TOKEN.match(text, start):
+            end = token.end()
+            can_go_on = token["bracket"] and _PARTIAL_MARK.match(text, start)
+            if end == len(text):
+                can_go_on = can_go_on or token["mark"] or token["ticks"]
+            if can_go_on and not is_last:
+                break
+            numbers = self._read_numbers(token, text[end : end + 1]) if token["mark"] else None
+            if token["space"]:
+                self._space += token[0]
+                # Inline code that is not closed ends with its line.
+                self._code = 0 if "\n" in token[0] else self._code
+            elif numbers is not None:
+                shown.append(self._rewrite_mark(numbers))
+                self._follows_mark = True
+            else:
+                if token["mark"]:
+                    end = start + 1  # Not a citation: the bracket is text, and so is what follows.
+                elif token["ticks"]:
+                    self._read_backticks(end - start)
+                # After a removed citation, a word needs the space before it, punctuation does not.
+                shown.append(self._show(text[start:end], needs_space=text[start].isalnum()))
+                self._follows_mark = False
+            # The checks need only the end of the line, and a line may be very long.
+            self._line = (self._line + text[start:end]).rpartition("\n")[2][-200:]
+            start = end
+        self._tail = text[start:]
+        return "".join(shown)
+
+    def _show(self, text: str, *, needs_space: bool) -> str:
+        """Return *text* with the white space before it, which is never at the beginning."""
+        space = self._space or (self._dropped_space if needs_space else "")
+        shown = (space if self._length else "") + text
+        self._space = self._dropped_space = ""
+        self._length += len(shown)
+        return shown
+
+    def _rewrite_mark(self, numbers: list[int]) -> str:
         cited = dict.fromkeys(number for number in numbers if 1 <= number <= self._passage_count)
         self.invented_count += sum(number not in cited for number in numbers)
-        if cited:
-            self._append_output(self._pending_space or self._dropped_space, "")
-            for number in cited:
-                self.marks.append((number, self._length, self._length + len(f"[{number}]")))
-                self._append_output("", f"[{number}]")
-        else:
-            line_start = self._pending_space.rfind("\n") + 1
-            self._dropped_space = self._dropped_space or self._pending_space[line_start:]
-            self._pending_space = self._pending_space[:line_start]
-        self._follows_mark = True
-        return mark.end()
+        if not cited:
+            line_start = self._space.rfind("\n") + 1
+            self._dropped_space = self._dropped_space or self._space[line_start:]
+            self._space = self._space[:line_start]
+            return ""
+        shown = self._show("", needs_space=True)
+        for number in cited:
+            mark, start = f"[{number + self._offset}]", self._length
+            shown += self._show(mark, needs_space=False)
+            self.marks.append((number, start, self._length))
+        return shown
+
+    def _read_backticks(self, count: int) -> None:
+        """Begin or end a code block or inline code after *count* backticks in a row."""
+        # Three or more backticks at the start of a line, also in a list or a quote, are a fence.
+        if count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
+            self._fence = 0 if count >= self._fence > 0 else self._fence or count
+        elif not self._fence:
+            self._code = 0 if self._code == count else self._code or count
 
     def _read_numbers(self, mark: re.Match[str], next_char: str) -> list[int] | None:
         """Return the passage numbers in *mark*; ``None`` if it cites no passages.
 
         *next_char* is the character after the mark, or ``""`` at the end of the text.
         """
-        before, ranges = self._line, _RANGE.findall(mark["items"])
+        before, items = self._line, mark["items"]
+        ranges = _RANGE.findall(items)
         if (
             # In code, too long, or a link such as [1](https://...).
             self._fence
@@ -185,8 +161,8 @@ class CitationReader:
             or (next_char == ":" and not before.strip())
             # The second part of a link such as [text][1]. After a citation, [2] is another one.
             or (before.endswith("]") and not self._follows_mark)
-            or (mark["items"].isdigit() and _INDEX_BEFORE.search(before))
-            or (len(before) >= COPIED_CHARS and before[-COPIED_CHARS:] + mark[0] in self._copies)
+            or (items.isdigit() and _INDEX_BEFORE.search(before))
+            or (len(before) >= _COPIED_CHARS and before[-_COPIED_CHARS:] + mark[0] in self._copies)
             # No passages are numbered so: [3-1], [0, 1], [0-2].
             or any(high and int(low) >= int(high) for low, high in ranges)
             or (ranges != [("0", "")] and any(low == "0" for low, _ in ranges))

@@ -24,7 +24,7 @@ from qtmiddleware.answering.prompts import (
     Task,
     select_passages,
 )
-from qtmiddleware.answering.reading import AnswerReader, shift_citations
+from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
@@ -35,13 +35,22 @@ from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.runtime.io import Outcome, measure
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Services
-from qtmiddleware.runtime.streaming import stream_reply
-from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Retrieval, SubAnswer
+from qtmiddleware.runtime.streaming import Piece, stream_reply
+from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer
 
 _NO_PASSAGES: Final = PromptPassages()
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
 
 logger: Final = get_logger("qtmiddleware")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The answer to a sub-query, with its passages and the model's own words."""
+
+    answer: SubAnswer
+    passages: PromptPassages = _NO_PASSAGES
+    reply: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +94,24 @@ class AnswerFlow:
         self.retrieval: Retrieval | None = None
         self.result: Answer | None = None
         self._observation = call.observation.make_child("answer", content=call.original)
-        self._is_synthesis = call.settings.answer.mode == "synthesis"
         settings = call.settings
         kind = settings.transformation_type
-        if (
-            self._is_synthesis
-            and kind not in _DECOMPOSING
-            and "sub_queries" not in settings.transform.fields
-        ):
+        self._is_synthesis = settings.answer.mode == "synthesis"
+        has_parts = kind in _DECOMPOSING or "sub_queries" in settings.transform.fields
+        if self._is_synthesis and not has_parts:
             kind = "decompose" if kind == "none" else "combined"
-            settings = replace(settings, transformation_type=kind)
-        self._settings = settings
+        self._settings = replace(settings, transformation_type=kind)
         self._call = replace(
             call,
-            settings=settings,
+            settings=self._settings,
             observation=self._observation,
             has_parts=self._is_synthesis,
         )
         self._chat = chat
         self._finish_retrieval = finish_retrieval
-        self._is_finished = False
         self._asked_stage = ""
+        self._is_finished = False
         self._degradations: list[Degradation] = []
-        self._errors: list[ModelError] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
     async def answer(self, services: Services) -> Answer:
@@ -133,10 +137,7 @@ class AnswerFlow:
         return self.retrieval
 
     async def stream(
-        self,
-        services: Services,
-        *,
-        is_whole: bool = False,
+        self, services: Services, *, is_whole: bool = False
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of the answer that can be shown, and set `result` at the end.
 
@@ -147,42 +148,37 @@ class AnswerFlow:
             services = services.within(observation, self._settings.limits.max_concurrency)
             draft = await self._draft(retrieval, services)
             was_shown = False
-            if isinstance(draft, _Draft):
+            if draft is None:
+                answer = self._build_answer(retrieval)
+            else:
                 self._asked_stage = draft.stage
                 reader = AnswerReader(draft.passages.matches)
                 deadline = Deadline.after(self._settings.answer.timeout_ms / 1e3)
-                outcome = Outcome[Reply](began=perf_counter())
-                if is_whole:
-                    ask = partial(services.ask, draft.prompt, deadline, self._chat)
-                    (outcome,) = await services.io.gather([ask], deadline, 1)
-                    if outcome.has_succeeded:
-                        reader.feed(outcome.get().text)
-                else:
-                    has_text = False
-                    reading = stream_reply(self._chat, draft.prompt, deadline, services)
-                    try:
-                        async with aclosing(reading) as pieces:
-                            async for piece in pieces:
-                                text = piece if isinstance(piece, str) else ""
-                                if isinstance(piece, Reply):
-                                    outcome.value = piece
-                                    # A model that cannot stream sends all of its text at once.
-                                    text = "" if has_text else piece.text
-                                has_text = True
-                                if shown := reader.feed(text):
-                                    was_shown = True
-                                    yield shown
-                        outcome.value = outcome.value or Reply("")
-                    except ModelError as error:
-                        outcome.error = error
-                    outcome.seconds = perf_counter() - outcome.began
+                outcome = Outcome(Reply(""), began=perf_counter())
+                ask = self._ask_whole if is_whole else partial(stream_reply, self._chat)
+                has_text = False
+                try:
+                    async with aclosing(ask(draft.prompt, deadline, services)) as pieces:
+                        async for piece in pieces:
+                            text = piece if isinstance(piece, str) else ""
+                            if isinstance(piece, Reply):
+                                outcome.value = piece
+                                # A model that cannot stream sends all of its text at once.
+                                text = "" if has_text else piece.text
+                            has_text = True
+                            if shown := reader.feed(text):
+                                was_shown = True
+                                yield shown
+                except ModelError as error:
+                    outcome.error = error
+                outcome.seconds = perf_counter() - outcome.began
                 if outcome.has_succeeded and (shown := reader.finish()):
                     was_shown = True
                     yield shown
-                draft = self._read_reply(draft, outcome, reader, retrieval)
-            self.result = observation.keep_result(draft)
+                answer = self._read_reply(draft, outcome, reader, retrieval)
+            self.result = observation.keep_result(answer)
         if not was_shown:
-            yield draft.text
+            yield answer.text
 
     def abandon(self) -> None:
         """Record in the trace that the answer was cancelled, and complete the trace."""
@@ -191,38 +187,38 @@ class AnswerFlow:
             trace = self.retrieval.trace
             if self._asked_stage:
                 # The model was asked, but nobody knows what the call cost.
-                trace.record_usage(
-                    calls=1,
-                    input_tokens=0,
-                    output_tokens=0,
-                    cost_usd=None,
-                )
+                trace.record_usage(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
             trace.record_stage(self._asked_stage or "answer", 0.0, "skipped", "closed")
             self._complete(self.retrieval)
 
-    async def _draft(self, retrieval: Retrieval, services: Services) -> _Draft | Answer:
-        """Return the model call that writes the answer.
+    async def _ask_whole(
+        self, prompt: Prompt, deadline: Deadline, services: Services
+    ) -> AsyncGenerator[Piece, None]:
+        work = partial(services.ask, prompt, deadline, self._chat)
+        (outcome,) = await services.io.gather([work], deadline, 1)
+        if not outcome.has_succeeded:
+            raise convert_to_model_error(outcome.error)
+        yield outcome.get()
 
-        Returns the finished answer if no call is needed, for example because there are no passages.
-        """
-        settings = self._settings
+    async def _draft(self, retrieval: Retrieval, services: Services) -> _Draft | None:
+        """Return the model call that writes the answer; ``None`` if nothing is known to answer."""
+        settings, trace = self._settings, retrieval.trace
         if retrieval.is_unsure and settings.answer.if_unsure == "decline":
-            note = "the model was not asked: the passages do not match the question"
-            retrieval.trace.note("answer", note)
-            return self._build_answer(retrieval)
+            trace.note("answer", "the model was not asked: the passages do not match the question")
+            return None
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         if (most_searches := settings.limits.max_searches) is not None:
-            questions = questions[: max(0, most_searches - retrieval.trace.searches)]
+            questions = questions[: max(0, most_searches - trace.searches)]
         # A single sub-query is only the question in other words.
         if len(questions) > 1:
             parts = await self._answer_parts(questions, retrieval, services)
-            self._sub_answers = tuple(answer for answer, _ in parts)
+            self._sub_answers = tuple(part.answer for part in parts)
             # A sub-query without an answer in its passages is not a failure, but it adds nothing.
-            useful = [(answer, passages) for answer, passages in parts if answer.found]
+            useful = [part for part in parts if part.answer.found]
             if len(useful) >= min(settings.fusion.min_successes, len(questions)):
                 return self._draft_synthesis(useful)
             detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
-            self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
+            self._degrade("sub_answers", "too_few_successes", detail)
         passages = select_passages(retrieval.matches, settings.answer.context_chars)
         if passages.matches:
             prompt = self._build_prompt(ANSWER, {"passages": passages.entries})
@@ -232,16 +228,16 @@ class AnswerFlow:
                 f"{len(retrieval.matches)} matches have no text; set keywordEvidence.fields.text to"
                 " the field that holds it"
             )
-            self._degradations.append(Degradation("passages", "no_text", detail))
-        return self._build_answer(retrieval)
+            self._degrade("passages", "no_text", detail)
+        return None
 
     # --- a synthesis ------------------------------------------------------------------------------
 
     async def _answer_parts(
         self, questions: Sequence[str], retrieval: Retrieval, services: Services
-    ) -> list[tuple[SubAnswer, PromptPassages]]:
-        """Answer each of *questions* from its own passages, and return these too, in order."""
-        settings, trace = self._settings, retrieval.trace
+    ) -> list[_Part]:
+        """Answer each of *questions* from its own passages."""
+        settings = self._settings
         began = perf_counter()
         # The answers' time begins after the searches, so that slow searches do not use it up.
         seconds = (settings.limits.deadline_ms + settings.answer.timeout_ms) / 1e3
@@ -251,7 +247,7 @@ class AnswerFlow:
             self._read_part(question, outcome, retrieval)
             for question, outcome in zip(questions, outcomes, strict=True)
         ]
-        trace.record_stage("sub_answers", perf_counter() - began, began=began)
+        retrieval.trace.record_stage("sub_answers", perf_counter() - began, began=began)
         return parts
 
     async def _ask_part(
@@ -290,38 +286,31 @@ class AnswerFlow:
         question: str,
         outcome: Outcome[tuple[Retrieval, PromptPassages, Outcome[Reply] | None]],
         whole: Retrieval,
-    ) -> tuple[SubAnswer, PromptPassages]:
-        """Return the answer to a sub-query and its passages; what went wrong becomes degradations.
+    ) -> _Part:
+        """Return the answer to a sub-query; what went wrong becomes degradations.
 
         *whole* is the retrieval for the question, whose trace counts all calls.
         """
         if not outcome.has_succeeded:
             whole.trace.count_search(1)
             reason = "timeout" if outcome.late else "search_failed"
-            self._degradations.append(Degradation("sub_answers", reason, outcome.detail))
-            return SubAnswer(question, "", found=False, reason=reason), _NO_PASSAGES
-        retrieval, passages, reply = outcome.get()
+            self._degrade("sub_answers", reason, outcome.detail)
+            return _Part(SubAnswer(question, "", found=False, reason=reason))
+        retrieval, passages, asked = outcome.get()
         whole.trace.add_searches(retrieval.trace)
-        self._degradations.extend(
-            degradation
-            for degradation in retrieval.degradations
-            if degradation not in self._degradations
-        )
-        if reply is None:
-            return SubAnswer(question, "", found=False, reason="no_passages"), passages
-        error = _record_model_call("sub_answer", reply, whole)
+        known = self._degradations
+        known.extend(problem for problem in retrieval.degradations if problem not in known)
+        if asked is None:
+            return _Part(SubAnswer(question, "", found=False, reason="no_passages"), passages)
+        reply = asked.get() if asked.has_succeeded else Reply("")
         reader = AnswerReader(passages.matches)
-        if error is None:
-            reader.feed(reply.get().text)
-            reader.finish()
-            error = reader.error
-        if error is not None:
-            self._errors.append(error)
-            self._degradations.append(Degradation("sub_answers", error.reason, str(error)))
+        reader.feed(reply.text, is_last=True)
+        if error := _record_model_call("sub_answer", asked, whole) or _find_emptiness(reader):
+            self._degrade("sub_answers", error.reason, str(error))
             reason = error.reason
         else:
+            self._record_flaws("sub_answers", reply, reader, "in a sub-answer")
             reason = "" if reader.is_answered else "no_answer"
-            self._record_flaws("sub_answers", reply.get(), reader, "in a sub-answer")
         answer = SubAnswer(
             question,
             reader.text,
@@ -330,35 +319,28 @@ class AnswerFlow:
             found=not reason,
             reason=reason,
         )
-        return answer, passages
+        return _Part(answer, passages, reply.text)
 
-    def _draft_synthesis(self, parts: Sequence[tuple[SubAnswer, PromptPassages]]) -> _Draft:
+    def _draft_synthesis(self, parts: Sequence[_Part]) -> _Draft:
         """Return the model call that combines *parts*, whose citations are numbered through."""
-        matches = tuple(match for _, passages in parts for match in passages.matches)
-        entries = tuple(entry for _, passages in parts for entry in passages.entries)
-        joined: list[SubAnswer] = []
-        offset = 0
-        for answer, passages in parts:
-            text, citations = shift_citations(
-                answer.text,
-                answer.citations,
-                offset,
-                matches,
-            )
-            joined.append(replace(answer, text=text, citations=citations, matches=matches))
-            offset += len(passages.matches)
-        data = [{"question": answer.question, "answer": answer.text} for answer in joined]
+        answers: list[SubAnswer] = []
+        matches: list[Match] = []
+        entries: list[Mapping[str, Any]] = []
+        for part in parts:
+            reader = AnswerReader(part.passages.matches, offset=len(matches))
+            reader.feed(part.reply, is_last=True)
+            answers.append(replace(part.answer, text=reader.text, citations=reader.citations))
+            matches.extend(part.passages.matches)
+            entries.extend(part.passages.entries)
+        data = [{"question": answer.question, "answer": answer.text} for answer in answers]
         prompt = self._build_prompt(SYNTHESIS, {"sub_answers": data})
-        return _Draft("synthesis", prompt, PromptPassages(matches, entries), tuple(joined))
+        passages = PromptPassages(tuple(matches), tuple(entries))
+        return _Draft("synthesis", prompt, passages, tuple(answers))
 
     # --- the answer -------------------------------------------------------------------------------
 
     def _read_reply(
-        self,
-        draft: _Draft,
-        outcome: Outcome[Reply],
-        reader: AnswerReader,
-        retrieval: Retrieval,
+        self, draft: _Draft, outcome: Outcome[Reply], reader: AnswerReader, retrieval: Retrieval
     ) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
@@ -368,42 +350,32 @@ class AnswerFlow:
         Raises:
             ModelError: The call failed or the model's reply is empty, and there are no sub-answers.
         """
-        error = _record_model_call(draft.stage, outcome, retrieval) or reader.error
+        error = _record_model_call(draft.stage, outcome, retrieval) or _find_emptiness(reader)
+        best: AnswerReader | SubAnswer = reader
         if error is None:
             self._record_flaws(draft.stage, outcome.get(), reader, "removed")
-            return self._build_answer(
-                retrieval,
-                reader.text,
-                reader.citations,
-                draft.passages,
-                is_answered=reader.is_answered,
+        elif draft.sub_answers:
+            self._degrade(draft.stage, error.reason, str(error))
+            best = max(
+                draft.sub_answers,
+                key=lambda part: (len({mark.number for mark in part.citations}), len(part.text)),
             )
-        if not draft.sub_answers:
-            # The first error of a model call explains the later ones.
-            first_error = next(iter(self._errors), error)
-            first_error.retrieval = self._complete(retrieval)
-            raise first_error
-        self._degradations.append(Degradation(draft.stage, error.reason, str(error)))
-        best = max(
-            draft.sub_answers,
-            key=lambda part: (len({mark.number for mark in part.citations}), len(part.text)),
-        )
+        else:
+            error.retrieval = self._complete(retrieval)
+            raise error
+        is_answered = error is not None or reader.is_answered
         return self._build_answer(
-            retrieval, best.text, best.citations, draft.passages, is_answered=True
+            retrieval, best.text, best.citations, draft.passages, is_answered=is_answered
         )
 
-    def _record_flaws(
-        self,
-        stage: str,
-        reply: Reply,
-        reader: AnswerReader,
-        detail: str,
-    ) -> None:
+    def _degrade(self, stage: str, reason: str, detail: str = "") -> None:
+        self._degradations.append(Degradation(stage, reason, detail))
+
+    def _record_flaws(self, stage: str, reply: Reply, reader: AnswerReader, detail: str) -> None:
         if reader.invented_count:
-            detail = f"{reader.invented_count} {detail}"
-            self._degradations.append(Degradation("citations", "invented", detail))
+            self._degrade("citations", "invented", f"{reader.invented_count} {detail}")
         if reply.truncated:
-            self._degradations.append(Degradation(stage, "truncated"))
+            self._degrade(stage, "truncated")
 
     def _build_prompt(self, task: Task, data_fields: Mapping[str, Any]) -> Prompt:
         call = self._call
@@ -426,13 +398,12 @@ class AnswerFlow:
         is_answered: bool = False,
     ) -> Answer:
         """Return the answer; without a *text*, one that says that there is none."""
+        call = self._call
         # The model may write only the word that says that there is no answer.
-        text = text or _build_no_answer_sentence(self._call.original)
-        count = len({citation.number for citation in citations})
-        cited = f"{count} of {len(passages.matches)} passages are cited"
-        retrieval.trace.note("answer", cited if is_answered else "not in the passages")
+        if not text:
+            text = load_lexicon(detect_language(call.original) or "en").no_answer
         retrieval = self._complete(retrieval)
-        self._call.log_degradations(logger, "answer", retrieval.trace, self._degradations)
+        call.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
         return Answer(
             text=text,
@@ -448,10 +419,15 @@ class AnswerFlow:
         )
 
 
+def _find_emptiness(reader: AnswerReader) -> ModelError | None:
+    """Return an error if the model wrote nothing to show, not even the marker."""
+    if reader.text or not reader.is_answered:
+        return None
+    return ModelError("empty", "the language model's answer is empty")
+
+
 def _record_model_call(
-    stage: str,
-    outcome: Outcome[Reply],
-    retrieval: Retrieval,
+    stage: str, outcome: Outcome[Reply], retrieval: Retrieval
 ) -> ModelError | None:
     """Record a model call's cost and status in the trace of *retrieval*.
 
@@ -467,19 +443,6 @@ def _record_model_call(
     error = convert_to_model_error(outcome.error)
     # A call that had begun has cost something, but nobody knows how much.
     cost = 0.0 if error.is_free else None
-    trace.record_usage(
-        calls=int(error.was_asked),
-        input_tokens=0,
-        output_tokens=0,
-        cost_usd=cost,
-    )
+    trace.record_usage(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
     trace.record_stage(stage, outcome.seconds, "failed", error.reason, began=began)
     return error
-
-
-def _build_no_answer_sentence(question: str) -> str:
-    """Return a sentence that says that the passages do not answer *question*.
-
-    The sentence is in the language of *question*, or in English if the language is unknown.
-    """
-    return load_lexicon(detect_language(question) or "en").no_answer

@@ -221,7 +221,7 @@ import qtmiddleware as qtm
 from qtmiddleware.config.checking import build_adapter
 from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.answering.flow import _build_no_answer_sentence as not_there
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
 from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
 from qtmiddleware.types import Transformation
@@ -251,7 +251,7 @@ print(json.dumps({
     "guarded": [kept.rewrite, said.rewrite],
     "ends": [any(it.text.rstrip().endswith("sp.") for it in chunks([said], size=40, overlap=0))
              for said in (text, text.replace("Zbsp", "Zzsp"))],
-    "nothing": not_there(question),
+    "nothing": load_lexicon(detect_language(question) or "en").no_answer,
 }))
 """
 

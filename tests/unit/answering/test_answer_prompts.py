@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS, Task
-from qtmiddleware.config.settings import AnswerSettings, LlmSettings, Settings
+from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.types import Message
 
 SETTINGS = Settings()
@@ -44,17 +44,6 @@ def test_the_instructions_hold_nothing_of_the_question_the_passages_or_the_histo
 
 
 @every_task
-def test_a_prompt_has_a_version_and_asks_for_plain_text(task: Task) -> None:
-    prompt = task.build_prompt(SETTINGS, "Is Jaco fit?", (), {})
-    assert prompt.version == f"{prompt.mode}/1"
-    assert prompt.fields == ()
-    assert prompt.query == "Is Jaco fit?"
-    assert prompt.max_tokens == 1000
-    assert "NO_ANSWER" in prompt.system
-    assert '"history"' not in prompt.system
-
-
-@every_task
 def test_own_instructions_stand_in_for_ours_and_mark_the_version(task: Task) -> None:
     own = replace(SETTINGS, llm=LlmSettings(prompts={task.mode: "Answer in rhymes."}))
     prompt = task.build_prompt(own, "Is Jaco fit?", (), {})
@@ -64,24 +53,12 @@ def test_own_instructions_stand_in_for_ours_and_mark_the_version(task: Task) -> 
     assert prompt.version.startswith(f"{task.mode}/1#")
 
 
-def test_the_conversation_is_no_source_and_its_citations_are_not_ours() -> None:
-    system = ANSWER.build_prompt(
-        SETTINGS, "And now?", [Message("assistant", "He is fit [1].")], {}
-    ).system
-    assert "is no source; numbers in brackets there mean other passages" in system
-
-
 def test_the_conversation_is_bounded() -> None:
     history = [Message("user" if n % 2 else "assistant", f"turn {n}") for n in range(20)]
     prompt = ANSWER.build_prompt(SETTINGS, "Is Jaco fit?", history, {})
     assert [turn["content"] for turn in json.loads(prompt.user)["history"]] == [
         f"turn {n}" for n in range(14, 20)
     ]
-
-
-def test_without_a_token_limit_the_prompt_still_names_one() -> None:
-    unlimited = replace(SETTINGS, answer=AnswerSettings(max_tokens=None))
-    assert ANSWER.build_prompt(unlimited, "Is Jaco fit?", (), {}).max_tokens == 1000
 
 
 @given(st.text(), st.text(), st.text(max_size=900))
@@ -93,8 +70,3 @@ def test_every_text_comes_through_byte_for_byte(question: str, passage: str, sai
     data = json.loads(prompt.user)
     assert data["question"] == question
     assert data["passages"][0]["text"] == passage
-
-
-@given(st.text(alphabet=st.characters(categories=("Cs",)), min_size=1))
-def test_lone_surrogates_can_be_sent(question: str) -> None:
-    ANSWER.build_prompt(SETTINGS, question, (), material(question)).user.encode("utf-8")

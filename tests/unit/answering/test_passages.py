@@ -50,18 +50,6 @@ def test_what_is_known_about_a_passage_is_bounded() -> None:
     assert (len(entry["title"]), len(entry["context"])) == (200, 1000)
 
 
-def test_a_small_budget_is_spent_on_the_text() -> None:
-    (entry,) = select_passages([match("a" * 500, context="c" * 900)], 100).entries
-    assert set(entry) == {"passage", "text"}
-    assert entry["text"] == "a" * 99 + "…"
-
-
-def test_what_has_no_text_is_not_counted() -> None:
-    made = select_passages([match(None, "a"), match("  ", "b"), match("Fit.", "c")], 1000)
-    assert [it.id for it in made.matches] == ["c"]
-    assert made.entries[0]["passage"] == 1
-
-
 def test_passages_are_shown_whole_while_they_fit() -> None:
     made = select_passages([match("a" * 60), match("b" * 30), match("c" * 30), match("d")], 100)
     assert [entry["text"][0] for entry in made.entries] == ["a", "b"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.protocols import Prompt, Reply, StreamingModel
+from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 
@@ -26,10 +26,6 @@ def heard(model: ScriptedModel, seconds: float = 30.0) -> list[Any]:
     pieces = list(model.stream(PROMPT, Deadline.after(seconds)))
     assert asyncio.run(awaited()) == pieces
     return pieces
-
-
-def test_a_scripted_model_streams() -> None:
-    assert isinstance(ScriptedModel("x"), StreamingModel)
 
 
 @given(st.text(max_size=40))

@@ -136,19 +136,6 @@ def test_parts_that_cannot_be_answered_are_left_out_of_the_whole(telling: Tellin
 
 
 @every_telling
-def test_parts_that_fail_are_noted_and_asked_once(telling: Telling) -> None:
-    said = {**SAID, VET: ModelError("rate_limited")}
-    searched = telling.way.wrap(
-        script=scripted(sub_answer=said, synthesis="Well [1]."), config=synthesis()
-    )
-    answer = telling.answer(searched, BROAD)
-    assert answer.text == "Well [1]."
-    assert troubles(answer) == [("sub_answers", "rate_limited")]
-    assert answer.sub_answers[1].reason == "rate_limited"
-    assert [it["question"] for it in asked(searched, "sub_answer")].count(VET) == 1
-
-
-@every_telling
 def test_a_part_that_is_late_is_left_out(telling: Telling) -> None:
     said = {**SAID, FEE: [600.0, "late"]}
 
@@ -215,35 +202,6 @@ def test_a_synthesis_that_fails_leaves_the_part_that_rests_on_most_passages(
 
 
 @every_telling
-def test_of_parts_that_rest_on_as_much_the_longest_is_the_best(telling: Telling) -> None:
-    said = {HEALTH: "Well [1].", FEE: "Before the dog leaves the shelter [2][2]."}
-    script = scripted(sub_answer=said, synthesis="")
-    answer = telling.answer(telling.way.wrap(script=script, config=synthesis()), BROAD)
-    assert answer.text == "Before the dog leaves the shelter [6][6]."
-    assert troubles(answer) == [("synthesis", "empty")]
-
-
-@every_telling
-def test_when_everything_fails_the_first_error_is_raised(telling: Telling) -> None:
-    first, last = ModelError("rate_limited"), ModelError("unavailable")
-    said = {HEALTH: first, VET: "NO_ANSWER", FEE: "NO_ANSWER"}
-    searched = telling.way.wrap(script=scripted(sub_answer=said, answer=last), config=synthesis())
-    with pytest.raises(ModelError) as caught:
-        telling.answer(searched, BROAD)
-    assert caught.value is first
-    assert caught.value.retrieval.matches
-
-
-@every_telling
-def test_where_the_transformation_fails_the_question_is_answered_at_once(telling: Telling) -> None:
-    script = scripted(decompose=ModelError("unavailable"), answer="Plainly [1].")
-    answer = telling.answer(telling.way.wrap(script=script, config=synthesis()), BROAD)
-    assert answer.text == "Plainly [1]."
-    assert troubles(answer) == [("transform.decompose", "unavailable")]
-    assert answer.sub_answers == ()
-
-
-@every_telling
 @pytest.mark.parametrize("parts", [[], [HEALTH]])
 def test_a_simple_question_is_answered_at_once_and_nothing_is_wrong(
     telling: Telling, parts: list[str]
@@ -259,19 +217,6 @@ def test_a_simple_question_is_answered_at_once_and_nothing_is_wrong(
     assert answer.text == "Plainly [1]."
     assert answer.sub_answers == ()
     assert [it for it in troubles(answer) if it[0] != "transform.decompose"] == []
-
-
-@every_telling
-@pytest.mark.parametrize("method", ["anchored", "concat"])
-def test_the_question_and_each_part_are_searched_once_and_nothing_else_is(
-    telling: Telling, method: str
-) -> None:
-    config = synthesis(transformationType="combined", fusion={"method": method})
-    searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=config)
-    answer = telling.answer(searched, BROAD)
-    assert (answer.text, answer.status) == (WHOLE, "full")
-    assert sorted(call[0] for call in searched.calls) == sorted((BROAD, *PARTS))
-    assert answer.retrieval.transformation.rewrite
 
 
 @every_telling
@@ -306,36 +251,6 @@ def test_the_searches_of_the_parts_keep_the_limit(
     answer = telling.answer(searched, BROAD)
     assert len(searched.calls) == searches
     assert answer.text == ("All [1]." if searches > 1 else "Plainly [1].")
-
-
-@every_telling
-def test_with_lists_in_turn_each_part_reads_its_own_list_and_the_plain_answer_the_result(
-    telling: Telling,
-) -> None:
-    script = scripted(sub_answer={HEALTH: "He is well [1]."}, answer="Plainly [1].")
-    searched = telling.way.wrap(script=script, config=synthesis(fusion={"method": "concat"}))
-    answer = telling.answer(searched, BROAD)
-    assert ("sub_answers", "too_few_successes") in troubles(answer)
-    assert answer.matches == answer.retrieval.matches
-    assert len(answer.matches) == 4
-    shown = [entry["text"] for data in asked(searched, "sub_answer") for entry in data["passages"]]
-    assert len(shown) == sum(len(search(part, 4)) for part in PARTS)
-
-
-@every_telling
-def test_an_answer_holds_what_the_model_was_shown_and_how_the_question_was_transformed(
-    telling: Telling,
-) -> None:
-    searched = telling.way.wrap(
-        script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis()
-    )
-    answer = telling.answer(searched, BROAD)
-    shown = [entry["text"] for data in asked(searched, "sub_answer") for entry in data["passages"]]
-    assert sorted(answer.context.split("\n\n")) == sorted(
-        f"PASSAGE {number}:\n{match.text}" for number, match in enumerate(answer.matches, start=1)
-    )
-    assert all(text in answer.context for text in shown)
-    assert answer.transformation_type == "decompose"
 
 
 @every_telling
@@ -378,22 +293,6 @@ def test_a_broad_follow_up_is_put_together_with_its_conversation(telling: Tellin
     assert answer.text == WHOLE
     (data,) = asked(searched, "synthesis")
     assert (data["question"], data["history"]) == (FOLLOW_UP, list(HISTORY))
-
-
-@every_telling
-def test_the_whole_may_say_that_the_question_is_not_answered(telling: Telling) -> None:
-    script = scripted(sub_answer=SAID, synthesis="NO_ANSWER: The link between them is missing.")
-    answer = telling.answer(telling.way.wrap(script=script, config=synthesis()), BROAD)
-    assert not answer.found
-    assert answer.text == "The link between them is missing."
-
-
-@every_telling
-def test_one_call_at_a_time_comes_to_the_same(telling: Telling) -> None:
-    config = synthesis(limits={**PATIENT, "maxConcurrency": 1})
-    searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=config)
-    answer = telling.answer(searched, BROAD)
-    assert (answer.text, answer.status) == (WHOLE, "full")
 
 
 def test_parts_are_asked_at_the_same_time() -> None:
