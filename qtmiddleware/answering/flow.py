@@ -113,6 +113,7 @@ class AnswerFlow:
         self._is_finished = False
         self._degradations: list[Degradation] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
+        self._first_error: ModelError | None = None
 
     async def answer(self, services: Services) -> Answer:
         """Return the whole answer, without streaming.
@@ -306,6 +307,7 @@ class AnswerFlow:
         reader = AnswerReader(passages.matches)
         reader.feed(reply.text, is_last=True)
         if error := _record_model_call("sub_answer", asked, whole) or _find_emptiness(reader):
+            self._first_error = self._first_error or error
             self._degrade("sub_answers", error.reason, str(error))
             reason = error.reason
         else:
@@ -361,8 +363,10 @@ class AnswerFlow:
                 key=lambda part: (len({mark.number for mark in part.citations}), len(part.text)),
             )
         else:
-            error.retrieval = self._complete(retrieval)
-            raise error
+            # The first error of a model call explains the later ones.
+            first_error = self._first_error or error
+            first_error.retrieval = self._complete(retrieval)
+            raise first_error
         is_answered = error is not None or reader.is_answered
         return self._build_answer(
             retrieval, best.text, best.citations, draft.passages, is_answered=is_answered
