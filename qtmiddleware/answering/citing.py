@@ -144,7 +144,11 @@ class CitationReader:
         elif not self._fence:
             self._code = 0 if self._code == count else self._code or count
 
-    def _read_numbers(self, mark: re.Match[str], next_char: str) -> list[int] | None:
+    def _read_numbers(
+        self,
+        mark: re.Match[str],
+        next_char: str,
+    ) -> list[int] | None:
         """Return the passage numbers in *mark*; ``None`` if it cites no passages.
 
         *next_char* is the character after the mark, or ``""`` at the end of the text.

@@ -93,7 +93,10 @@ class AnswerFlow:
     ) -> None:
         self.retrieval: Retrieval | None = None
         self.result: Answer | None = None
-        self._observation = call.observation.make_child("answer", content=call.original)
+        self._observation = call.observation.make_child(
+            "answer",
+            content=call.original,
+        )
         settings = call.settings
         kind = settings.transformation_type
         self._is_synthesis = settings.answer.mode == "synthesis"
@@ -138,7 +141,10 @@ class AnswerFlow:
         return self.retrieval
 
     async def stream(
-        self, services: Services, *, is_whole: bool = False
+        self,
+        services: Services,
+        *,
+        is_whole: bool = False,
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of the answer that can be shown, and set `result` at the end.
 
@@ -146,7 +152,10 @@ class AnswerFlow:
         """
         with self._observation as observation:
             retrieval = await self.retrieve(services)
-            services = services.within(observation, self._settings.limits.max_concurrency)
+            services = services.within(
+                observation,
+                self._settings.limits.max_concurrency,
+            )
             draft = await self._draft(retrieval, services)
             was_shown = False
             if draft is None:
@@ -193,7 +202,10 @@ class AnswerFlow:
             self._complete(self.retrieval)
 
     async def _ask_whole(
-        self, prompt: Prompt, deadline: Deadline, services: Services
+        self,
+        prompt: Prompt,
+        deadline: Deadline,
+        services: Services,
     ) -> AsyncGenerator[Piece, None]:
         work = partial(services.ask, prompt, deadline, self._chat)
         (outcome,) = await services.io.gather([work], deadline, 1)
@@ -201,7 +213,11 @@ class AnswerFlow:
             raise convert_to_model_error(outcome.error)
         yield outcome.get()
 
-    async def _draft(self, retrieval: Retrieval, services: Services) -> _Draft | None:
+    async def _draft(
+        self,
+        retrieval: Retrieval,
+        services: Services,
+    ) -> _Draft | None:
         """Return the model call that writes the answer; ``None`` if nothing is known to answer."""
         settings, trace = self._settings, retrieval.trace
         if retrieval.is_unsure and settings.answer.if_unsure == "decline":
@@ -220,7 +236,10 @@ class AnswerFlow:
                 return self._draft_synthesis(useful)
             detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
             self._degrade("sub_answers", "too_few_successes", detail)
-        passages = select_passages(retrieval.matches, settings.answer.context_chars)
+        passages = select_passages(
+            retrieval.matches,
+            settings.answer.context_chars,
+        )
         if passages.matches:
             prompt = self._build_prompt(ANSWER, {"passages": passages.entries})
             return _Draft("answer", prompt, passages)
@@ -235,7 +254,10 @@ class AnswerFlow:
     # --- a synthesis ------------------------------------------------------------------------------
 
     async def _answer_parts(
-        self, questions: Sequence[str], retrieval: Retrieval, services: Services
+        self,
+        questions: Sequence[str],
+        retrieval: Retrieval,
+        services: Services,
     ) -> list[_Part]:
         """Answer each of *questions* from its own passages."""
         settings = self._settings
@@ -252,7 +274,9 @@ class AnswerFlow:
         return parts
 
     async def _ask_part(
-        self, question: str, services: Services
+        self,
+        question: str,
+        services: Services,
     ) -> tuple[Retrieval, PromptPassages, Outcome[Reply] | None]:
         """Return the retrieval for a sub-query, its passages, and the outcome of the model call.
 
@@ -277,7 +301,12 @@ class AnswerFlow:
         passages = select_passages(matches, settings.answer.context_chars)
         if not passages.matches:
             return retrieval, passages, None
-        prompt = SUB_ANSWER.build_prompt(settings, question, (), {"passages": passages.entries})
+        prompt = SUB_ANSWER.build_prompt(
+            settings,
+            question,
+            (),
+            {"passages": passages.entries},
+        )
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
         outcome = await measure(partial(services.ask, prompt, deadline, self._chat))
         return retrieval, passages, outcome
@@ -302,7 +331,10 @@ class AnswerFlow:
         known = self._degradations
         known.extend(problem for problem in retrieval.degradations if problem not in known)
         if asked is None:
-            return _Part(SubAnswer(question, "", found=False, reason="no_passages"), passages)
+            return _Part(
+                SubAnswer(question, "", found=False, reason="no_passages"),
+                passages,
+            )
         reply = asked.get() if asked.has_succeeded else Reply("")
         reader = AnswerReader(passages.matches)
         reader.feed(reply.text, is_last=True)
@@ -342,7 +374,11 @@ class AnswerFlow:
     # --- the answer -------------------------------------------------------------------------------
 
     def _read_reply(
-        self, draft: _Draft, outcome: Outcome[Reply], reader: AnswerReader, retrieval: Retrieval
+        self,
+        draft: _Draft,
+        outcome: Outcome[Reply],
+        reader: AnswerReader,
+        retrieval: Retrieval,
     ) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
@@ -369,21 +405,40 @@ class AnswerFlow:
             raise first_error
         is_answered = error is not None or reader.is_answered
         return self._build_answer(
-            retrieval, best.text, best.citations, draft.passages, is_answered=is_answered
+            retrieval,
+            best.text,
+            best.citations,
+            draft.passages,
+            is_answered=is_answered,
         )
 
     def _degrade(self, stage: str, reason: str, detail: str = "") -> None:
         self._degradations.append(Degradation(stage, reason, detail))
 
-    def _record_flaws(self, stage: str, reply: Reply, reader: AnswerReader, detail: str) -> None:
+    def _record_flaws(
+        self,
+        stage: str,
+        reply: Reply,
+        reader: AnswerReader,
+        detail: str,
+    ) -> None:
         if reader.invented_count:
             self._degrade("citations", "invented", f"{reader.invented_count} {detail}")
         if reply.truncated:
             self._degrade(stage, "truncated")
 
-    def _build_prompt(self, task: Task, data_fields: Mapping[str, Any]) -> Prompt:
+    def _build_prompt(
+        self,
+        task: Task,
+        data_fields: Mapping[str, Any],
+    ) -> Prompt:
         call = self._call
-        return task.build_prompt(self._settings, call.original, call.history, data_fields)
+        return task.build_prompt(
+            self._settings,
+            call.original,
+            call.history,
+            data_fields,
+        )
 
     def _complete(self, retrieval: Retrieval) -> Retrieval:
         """Complete the trace of *retrieval*, and return the retrieval for the answer."""
@@ -431,7 +486,9 @@ def _find_emptiness(reader: AnswerReader) -> ModelError | None:
 
 
 def _record_model_call(
-    stage: str, outcome: Outcome[Reply], retrieval: Retrieval
+    stage: str,
+    outcome: Outcome[Reply],
+    retrieval: Retrieval,
 ) -> ModelError | None:
     """Record a model call's cost and status in the trace of *retrieval*.
 

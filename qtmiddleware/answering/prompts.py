@@ -45,7 +45,10 @@ class PromptPassages:
         )
 
 
-def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
+def select_passages(
+    matches: Sequence[Match],
+    max_chars: int,
+) -> PromptPassages:
     """Return the first passages of *matches* whose texts fit into *max_chars* characters.
 
     This function skips matches without a text. If the first text alone is too long, it is cut. The
@@ -143,18 +146,16 @@ _FROM_PASSAGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The instructions for one type of answer, such as a sub-answer.
+    """The instructions for one type of answer, such as ``sub_answer``.
 
     Attributes:
-        mode: the prompt's name, such as ``sub_answer``.
-        version: the prompt's name and version number, such as ``sub_answer/1``.
+        mode: the prompt's name.
         instruction: what the model should write. The settings may replace this text.
         rules: what the model must obey. The settings cannot replace this text.
         data_description: what each field of the user message holds.
     """
 
     mode: str
-    version: str
     instruction: str
     rules: tuple[str, ...]
     data_description: str
@@ -166,24 +167,27 @@ class Task:
         history: Sequence[Message],
         data_fields: Mapping[str, Any],
     ) -> Prompt:
-        """Return the prompt for *question*.
+        """Return the prompt for *question*; *data_fields* holds the passages or the sub-answers.
 
         The system message holds only instructions and rules, so that the model does not take a
-        passage's text for an instruction. The user message holds *question*, *history* and
-        *data_fields*. *data_fields* holds the passages or the sub-answers, by field name.
+        passage's text for an instruction.
         """
         own_instruction = find_user_instruction(settings, self.mode)
-        turns = select_recent_messages(history, question, settings.llm.history_messages)
-        conversation = (
-            {"history": [{"role": turn.role, "content": turn.content} for turn in turns]}
-            if turns
-            else {}
+        turns = select_recent_messages(
+            history,
+            question,
+            settings.llm.history_messages,
         )
-        data = _DATA.format(material=self.data_description, history=_HISTORY if turns else "")
+        said = [{"role": turn.role, "content": turn.content} for turn in turns]
+        conversation = {"history": said} if turns else {}
+        data = _DATA.format(
+            material=self.data_description,
+            history=_HISTORY if turns else "",
+        )
         rules = "\n".join(f"- {rule}" for rule in self.rules)
         return Prompt(
             mode=self.mode,
-            version=append_digest(self.version, own_instruction),
+            version=append_digest(f"{self.mode}/1", own_instruction),
             system="\n\n".join((own_instruction or self.instruction, data, rules)),
             user=format_json_message({**data_fields, **conversation, "question": question}),
             fields=(),
@@ -195,7 +199,6 @@ class Task:
 
 ANSWER: Final = Task(
     mode="answer",
-    version="answer/1",
     instruction=(
         "Answer the question from the passages. Come to the point; be as long as the question"
         " needs."
@@ -205,7 +208,6 @@ ANSWER: Final = Task(
 )
 SUB_ANSWER: Final = Task(
     mode="sub_answer",
-    version="sub_answer/1",
     instruction=(
         "Answer the question, which is one part of a larger one, from the passages: the facts, in a"
         " few sentences, without introduction or summary."
@@ -215,7 +217,6 @@ SUB_ANSWER: Final = Task(
 )
 SYNTHESIS: Final = Task(
     mode="synthesis",
-    version="synthesis/1",
     instruction=(
         "Make one answer to the question out of the answers to its parts: first an overview, then"
         " the details, then what follows from them. Say everything once, even where several of them"

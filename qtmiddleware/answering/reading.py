@@ -12,7 +12,14 @@ from qtmiddleware.types import Citation, Match
 MARKER: Final = "NO_ANSWER"
 """The word with which the model begins its reply if the passages do not answer the question."""
 
-_TAGS: Final = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad")
+_TAGS: Final = (
+    "think",
+    "thinking",
+    "thought",
+    "thoughts",
+    "reasoning",
+    "scratchpad",
+)
 _THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
 _THOUGHT: Final = re.compile("|".join(map(re.escape, _THOUGHTS)), re.IGNORECASE)
 _THOUGHT_END: Final = re.compile(rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/think▷", re.IGNORECASE)

@@ -72,7 +72,12 @@ class Adapter:
         self.search = wrap(function, top_k_arg=count_name)
         self.asearch = wrap(functions[-1], top_k_arg=count_name)
 
-    def retrieve(self, query: Any, arguments: dict[str, Any], *counts: int | None) -> Retrieval:
+    def retrieve(
+        self,
+        query: Any,
+        arguments: dict[str, Any],
+        *counts: int | None,
+    ) -> Retrieval:
         """Return at most as many passages as the first of *counts* that is set says.
 
         *arguments* are those of `Wrapped.retrieve`.
@@ -81,13 +86,20 @@ class Adapter:
         return _limit(self.search.retrieve(query, **arguments), count)
 
     async def aretrieve(
-        self, query: Any, arguments: dict[str, Any], *counts: int | None
+        self,
+        query: Any,
+        arguments: dict[str, Any],
+        *counts: int | None,
     ) -> Retrieval:
         """Return the passages for *query*. This is the async version of `retrieve`."""
         count = self._add_count(arguments, counts)
         return _limit(await self.asearch.aretrieve(query, **arguments), count)
 
-    def _add_count(self, arguments: dict[str, Any], counts: tuple[int | None, ...]) -> int | None:
+    def _add_count(
+        self,
+        arguments: dict[str, Any],
+        counts: tuple[int | None, ...],
+    ) -> int | None:
         """Add the number of passages to *arguments*; return it if the function takes none."""
         count = next((count for count in counts if count is not None), None)
         name = self.search.top_k_argument

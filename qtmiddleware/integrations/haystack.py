@@ -143,7 +143,7 @@ class QueryTransformRetriever:
         """
         more = _collect_arguments(filters, retriever_kwargs)
         return _build_outputs(
-            self.retrieve(query, top_k=top_k, history=history, qtm_config=qtm_config, **more)
+            self.retrieve(query, top_k=top_k, history=history, qtm_config=qtm_config, **more),
         )
 
     @_outputs
@@ -162,10 +162,18 @@ class QueryTransformRetriever:
         """
         more = _collect_arguments(filters, retriever_kwargs)
         return _build_outputs(
-            await self.aretrieve(query, top_k=top_k, history=history, qtm_config=qtm_config, **more)
+            await self.aretrieve(
+                query, top_k=top_k, history=history, qtm_config=qtm_config, **more
+            ),
         )
 
-    def retrieve(self, query: str, *, top_k: int | None = None, **arguments: Any) -> Retrieval:
+    def retrieve(
+        self,
+        query: str,
+        *,
+        top_k: int | None = None,
+        **arguments: Any,
+    ) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
         *arguments* are the retriever's own, such as ``filters``, and *history* and *qtm_config*.
@@ -175,7 +183,11 @@ class QueryTransformRetriever:
         return self._adapter.retrieve(query, arguments, *counts)
 
     async def aretrieve(
-        self, query: str, *, top_k: int | None = None, **arguments: Any
+        self,
+        query: str,
+        *,
+        top_k: int | None = None,
+        **arguments: Any,
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
         counts = top_k, self.top_k, self._default_top_k
@@ -238,7 +250,10 @@ class QueryTransformRetriever:
             else value
             for name, value in data.get("init_parameters", {}).items()
         }
-        made: QueryTransformRetriever = default_from_dict(cls, {**data, "init_parameters": loaded})
+        made: QueryTransformRetriever = default_from_dict(
+            cls,
+            {**data, "init_parameters": loaded},
+        )
         return made
 
     def _list_components(self) -> list[Any]:
@@ -314,7 +329,8 @@ def _get_sockets(value: Any, direction: str) -> dict[str, Any]:
 
 
 def _collect_arguments(
-    filters: dict[str, Any] | None, more: dict[str, Any] | None
+    filters: dict[str, Any] | None,
+    more: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the retriever's arguments. A function that takes no filters gets none."""
     return {**(more or {}), **({} if filters is None else {"filters": filters})}
@@ -334,7 +350,11 @@ def _build_outputs(retrieval: Retrieval) -> dict[str, Any]:
     }
 
 
-def _make_document(id_: str | None, text: str, meta: dict[str, Any]) -> Document:
+def _make_document(
+    id_: str | None,
+    text: str,
+    meta: dict[str, Any],
+) -> Document:
     return Document(id=id_ or "", content=text, meta=meta)
 
 

@@ -84,7 +84,9 @@ class QueryTransformRetriever(BaseRetriever):
     """
 
     model_config = ConfigDict(
-        arbitrary_types_allowed=True, extra="forbid", validate_assignment=True
+        arbitrary_types_allowed=True,
+        extra="forbid",
+        validate_assignment=True,
     )
 
     retriever: Any = Field(frozen=True)
@@ -115,7 +117,13 @@ class QueryTransformRetriever(BaseRetriever):
                 never_widens=getattr(inner, "search_type", None) == "mmr",
             )
 
-    def retrieve(self, query: str, *, k: int | None = None, **arguments: Any) -> Retrieval:
+    def retrieve(
+        self,
+        query: str,
+        *,
+        k: int | None = None,
+        **arguments: Any,
+    ) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
         The field ``raw`` of a match is the document or the (document, score) pair that your
@@ -128,11 +136,29 @@ class QueryTransformRetriever(BaseRetriever):
 
         Exceptions of your retriever pass through unchanged.
         """
-        return self._adapter.retrieve(query, arguments, k, self.k, self._default_k)
+        return self._adapter.retrieve(
+            query,
+            arguments,
+            k,
+            self.k,
+            self._default_k,
+        )
 
-    async def aretrieve(self, query: str, *, k: int | None = None, **arguments: Any) -> Retrieval:
+    async def aretrieve(
+        self,
+        query: str,
+        *,
+        k: int | None = None,
+        **arguments: Any,
+    ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
-        return await self._adapter.aretrieve(query, arguments, k, self.k, self._default_k)
+        return await self._adapter.aretrieve(
+            query,
+            arguments,
+            k,
+            self.k,
+            self._default_k,
+        )
 
     @property
     def search(self) -> Any:
@@ -140,7 +166,11 @@ class QueryTransformRetriever(BaseRetriever):
         return self._adapter.search
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **arguments: Any
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        **arguments: Any,
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
         with set_config_context(config) as context:
@@ -148,7 +178,11 @@ class QueryTransformRetriever(BaseRetriever):
         return _convert(retrieval)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **arguments: Any
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        **arguments: Any,
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
         with set_config_context(config) as context:
@@ -193,7 +227,10 @@ def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
     return runnable, arguments
 
 
-def _find_k(inner: Any, bound: dict[str, Any]) -> tuple[str | None, int | None]:
+def _find_k(
+    inner: Any,
+    bound: dict[str, Any],
+) -> tuple[str | None, int | None]:
     """Return the name and the default of the argument for the number of documents, if known.
 
     *bound* are the arguments that are bound to *inner*. A retriever that takes any argument may
@@ -217,5 +254,9 @@ def _convert(retrieval: Retrieval) -> list[Document]:
     return [document for document, _ in convert_matches(retrieval, Document, _make_document)]
 
 
-def _make_document(id_: str | None, text: str, metadata: dict[str, Any]) -> Document:
+def _make_document(
+    id_: str | None,
+    text: str,
+    metadata: dict[str, Any],
+) -> Document:
     return Document(id=id_, page_content=text, metadata=metadata)

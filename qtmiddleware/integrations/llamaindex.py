@@ -128,7 +128,11 @@ class QueryTransformRetriever(BaseRetriever):
                 messages = [error]
         arguments["history"] = messages
         counts = self._list_counts(similarity_top_k)
-        return self._adapter.retrieve(self._read_query(query), arguments, *counts)
+        return self._adapter.retrieve(
+            self._read_query(query),
+            arguments,
+            *counts,
+        )
 
     async def afind(
         self,
@@ -147,9 +151,16 @@ class QueryTransformRetriever(BaseRetriever):
                 messages = [error]
         arguments["history"] = messages
         counts = self._list_counts(similarity_top_k)
-        return await self._adapter.aretrieve(self._read_query(query), arguments, *counts)
+        return await self._adapter.aretrieve(
+            self._read_query(query),
+            arguments,
+            *counts,
+        )
 
-    def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
+    def with_history(
+        self,
+        history: Iterable[Any] | BaseMemory | None,
+    ) -> QueryTransformRetriever:
         """Return a copy of this retriever with another conversation *history*.
 
         The copy and this retriever share everything else. Use one copy per session.
@@ -169,7 +180,10 @@ class QueryTransformRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return _convert(self.find(query_bundle))
 
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+    async def _aretrieve(
+        self,
+        query_bundle: QueryBundle,
+    ) -> list[NodeWithScore]:
         return _convert(await self.afind(query_bundle))
 
     def _list_counts(self, count: int | None) -> tuple[int | None, ...]:
@@ -219,7 +233,9 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
         return "KeywordEvidencePostprocessor"
 
     def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+        self,
+        nodes: list[NodeWithScore],
+        query_bundle: QueryBundle | None = None,
     ) -> list[NodeWithScore]:
         if query_bundle is not None:
             nodes = self._search(query_bundle.query_str, nodes)
@@ -247,7 +263,10 @@ def _make_functions(retriever: BaseRetriever) -> tuple[Callable[..., Any], ...]:
     return search, asearch
 
 
-def _copy_with_count(retriever: BaseRetriever, top_k: int | None = None) -> Any:
+def _copy_with_count(
+    retriever: BaseRetriever,
+    top_k: int | None = None,
+) -> Any:
     """Return *retriever*, or a copy that returns *top_k* nodes.
 
     Another call may search with the same retriever now, so its own number stays unchanged.
@@ -274,7 +293,9 @@ def _takes_count(retriever: Any) -> bool:
         return False
     # A property may ignore the value or reject it, so a copy shows whether it can be set.
     try:
-        return bool(_copy_with_count(retriever, count + 1).similarity_top_k == count + 1)
+        return bool(
+            _copy_with_count(retriever, count + 1).similarity_top_k == count + 1,
+        )
     except (AttributeError, TypeError, ValueError):
         return False
 
@@ -287,6 +308,10 @@ def _convert(retrieval: Retrieval) -> list[NodeWithScore]:
     ]
 
 
-def _make_node(id_: str | None, text: str, metadata: dict[str, Any]) -> TextNode:
+def _make_node(
+    id_: str | None,
+    text: str,
+    metadata: dict[str, Any],
+) -> TextNode:
     node_id = {} if id_ is None else {"id_": id_}
     return TextNode(text=text, metadata=metadata, **node_id)

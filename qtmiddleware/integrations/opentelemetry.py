@@ -156,8 +156,14 @@ class OpenTelemetryObserver:
             )
             for name in ("input_tokens", "output_tokens")
         }
-        self._degradations = meter.create_counter("qtmiddleware.degradations", "{degradation}")
-        self._read_units = meter.create_counter("qtmiddleware.read_units", "{unit}")
+        self._degradations = meter.create_counter(
+            "qtmiddleware.degradations",
+            "{degradation}",
+        )
+        self._read_units = meter.create_counter(
+            "qtmiddleware.read_units",
+            "{unit}",
+        )
         self._cost = meter.create_counter("qtmiddleware.cost", "{USD}")
         # The span of each running operation, and the token that restores the context before it.
         self._open: dict[int, tuple[Span, Token[Context] | None]] = {}
@@ -167,7 +173,10 @@ class OpenTelemetryObserver:
         kind = _KINDS[operation.kind]
         context = current_context = get_current()
         if operation.parent is not None and operation.parent.id in self._open:
-            context = set_span_in_context(self._open[operation.parent.id][0], current_context)
+            context = set_span_in_context(
+                self._open[operation.parent.id][0],
+                current_context,
+            )
         subject = operation.name if operation.kind == "search" else operation.model
         if operation.kind == "retrieval":
             subject = self._source_id

@@ -29,7 +29,12 @@ def format_json(value: Any) -> str:
     What has no JSON form is shown as text, or by the name of its type if that fails too.
     """
     try:
-        written = json.dumps(value, ensure_ascii=False, skipkeys=True, default=_describe)
+        written = json.dumps(
+            value,
+            ensure_ascii=False,
+            skipkeys=True,
+            default=_describe,
+        )
     # A value that contains itself, is nested too deeply, or raises when it is read.
     except Exception:
         written = json.dumps(f"<{type(value).__name__}>")
@@ -95,7 +100,11 @@ def build_search_result(
     return _fit(show, max_tokens)
 
 
-def build_text_result(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
+def build_text_result(
+    fields: Mapping[str, Any],
+    text: str,
+    max_tokens: int,
+) -> str:
     """Return *fields* and *text* as JSON of at most *max_tokens* tokens.
 
     If necessary, *text* is cut, but *fields* never are.
@@ -135,7 +144,10 @@ def shorten(value: Any) -> Any:
     return cut_text(text, _MOST_OF_FIELD)
 
 
-def _build_row(movement: Movement, field_names: Sequence[str]) -> dict[str, Any]:
+def _build_row(
+    movement: Movement,
+    field_names: Sequence[str],
+) -> dict[str, Any]:
     """Return the row that describes one passage, with the whole text and the fields to show."""
     match = movement.match
     row: dict[str, Any] = {"id": match.id}
@@ -177,7 +189,8 @@ def _fit(show: Callable[[int], dict[str, Any]], max_tokens: int) -> str:
 
 
 def _show_rows(
-    rows: Sequence[dict[str, Any]], tokens: int
+    rows: Sequence[dict[str, Any]],
+    tokens: int,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return as many of *rows* as fit into *tokens* tokens, their long texts cut.
 

@@ -18,7 +18,7 @@ from qtmiddleware.types import Retrieval
 EFFORTS: Final = {"minimal": "rules", "low": "words", "medium": "balanced", "high": "thorough"}
 """The agent's names for presets, the cheapest first. All but ``minimal`` call a model."""
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = json.loads(
-    get_data("qtmiddleware.tools", "search_tool.json") or b"{}"
+    get_data("qtmiddleware.tools", "search_tool.json") or b"{}",
 )
 """The JSON schema of each argument."""
 _TOP_K: Final = ARGUMENTS["top_k"]["default"]
@@ -102,7 +102,10 @@ class SearchTool:
         from pydantic import WithJsonSchema
 
         def run(
-            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
+            query: Any,
+            top_k: Any = _TOP_K,
+            effort: Any = None,
+            max_tokens: Any = _TOKENS,
         ) -> str:
             # The calling thread may have no event loop.
             if self._function.is_async:
@@ -116,7 +119,10 @@ class SearchTool:
                 return build_failure_result(str(failure))
 
         async def arun(
-            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
+            query: Any,
+            top_k: Any = _TOP_K,
+            effort: Any = None,
+            max_tokens: Any = _TOKENS,
         ) -> str:
             arguments = dict(zip(ARGUMENTS, (query, top_k, effort, max_tokens), strict=True))
             try:
@@ -138,7 +144,8 @@ class SearchTool:
         return run, arun
 
     def _prepare(
-        self, arguments: Mapping[str, Any]
+        self,
+        arguments: Mapping[str, Any],
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
         """Return the keyword arguments for the search, and what shows its result as JSON text."""
         query = arguments.get("query")
@@ -150,18 +157,26 @@ class SearchTool:
             if name not in ARGUMENTS
         ]
         top_k = read_number("top_k", arguments.get("top_k"), notes)
-        max_tokens = read_number("max_tokens", arguments.get("max_tokens"), notes)
+        max_tokens = read_number(
+            "max_tokens",
+            arguments.get("max_tokens"),
+            notes,
+        )
         search = dict(self._arguments)
         effort = str(arguments.get("effort") or "").strip(" \"'").lower()
         if effort in EFFORTS and effort not in self.efforts:
-            notes.append("No language model is configured, so effort was minimal.")
+            notes.append(
+                "No language model is configured, so effort was minimal.",
+            )
             effort = "minimal"
         if effort in EFFORTS:
             # The agent has decided to call the model, so no gate decides for each question.
             _, settings = read_preset(EFFORTS[effort])
             search["qtm_config"] = {**settings, "escalation": {"mode": "always"}}
         elif effort:
-            notes.append(f"effort must be one of {', '.join(self.efforts)}; the default was used.")
+            notes.append(
+                f"effort must be one of {', '.join(self.efforts)}; the default was used.",
+            )
         if (name := self._function.top_k_argument) is not None:
             search[name] = top_k
 
@@ -204,7 +219,12 @@ def hide_failures(tool_name: str) -> Iterator[None]:
         raise ToolFailure(f"The tool {tool_name} failed: {kind}.") from None
 
 
-def read_number(name: str, value: Any, notes: list[str], default: int | None = None) -> int:
+def read_number(
+    name: str,
+    value: Any,
+    notes: list[str],
+    default: int | None = None,
+) -> int:
     """Return *value* as a whole number within the limits of the argument *name*.
 
     A text such as ``"5"`` or ``"5.0"`` counts as its number. ``None`` becomes the default, and so

@@ -7,7 +7,6 @@ import gc
 import json
 import re
 import threading
-import types
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -18,18 +17,14 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import qtmiddleware as qtm
-from qtmiddleware.config.settings import RerankSettings, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT, OpenTelemetryObserver
-from qtmiddleware.kit.embedding import MiniLMEmbedder, OpenAIEmbedder
+from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.openai_client import read_host_and_port
-from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.observing import describe_model
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Operation
@@ -116,39 +111,12 @@ def test_spans_name_the_model_that_embeds_and_the_one_that_reranks() -> None:
     assert labels["gen_ai.request.model"] == "small-embed"
 
 
-def test_a_function_has_the_provider_that_nobody_knows(telemetry: Telemetry) -> None:
-    def ask(messages: Any) -> str:
-        return json.dumps(REPLIES["rewrite"])
-
-    def embed(texts: list[str]) -> list[list[float]]:
-        return [[0.0, 1.0]] * len(texts)
-
-    telemetry.wrap(lambda vector, top_k=4: search(QUERY, top_k), client=ask, embed=embed).retrieve(
-        QUERY
-    )
-    told = {it.name.split()[0]: dict(it.attributes or {}) for it in telemetry.spans()}
-    assert (
-        told["chat"]["gen_ai.provider.name"]
-        == told["embeddings"]["gen_ai.provider.name"]
-        == "_OTHER"
-    )
-    assert "server.address" not in told["chat"]
-    points = telemetry.points()
-    for metric in ("gen_ai.client.inference.duration", "gen_ai.client.embeddings.duration"):
-        assert {labels["gen_ai.provider.name"] for labels, _ in points[metric]} == {"_OTHER"}
-
-
 def test_spans_and_metrics_say_which_version_of_what_they_follow(telemetry: Telemetry) -> None:
     telemetry.wrap(plain).retrieve(QUERY)
     scopes = {it.instrumentation_scope for it in telemetry.spans()} | telemetry.scopes()
     assert {(it.name, it.version, it.schema_url) for it in scopes if it} == {
         ("qtmiddleware", version("qtmiddleware"), "https://opentelemetry.io/schemas/gen-ai/0.1.0")
     }
-
-
-def test_a_transformation_alone_has_a_span(telemetry: Telemetry) -> None:
-    telemetry.wrap(plain).middleware.transform(QUERY)
-    assert telemetry.parents() == [("chat small", "transform"), ("transform", "")]
 
 
 async def test_an_answer_is_a_span_around_its_retrieval_and_its_call_however_it_is_had() -> None:
@@ -169,19 +137,6 @@ async def test_an_answer_is_a_span_around_its_retrieval_and_its_call_however_it_
         told = telemetry.span("answer").attributes or {}
         assert (told["qtmiddleware.found"], told["qtmiddleware.citations"]) == (True, 1)
         assert is_nothing_current()
-
-
-def test_a_degraded_retrieval_says_what_went_wrong_and_is_no_error(telemetry: Telemetry) -> None:
-    telemetry.wrap(plain, script=ModelError("rate_limited")).retrieve(QUERY)
-    whole, chat = telemetry.span("retrieval"), telemetry.span("chat small")
-    assert whole.status.status_code is StatusCode.UNSET
-    assert (whole.attributes or {})["qtmiddleware.status"] == "degraded"
-    assert (whole.attributes or {})["qtmiddleware.degradations"] == (
-        "transform.rewrite rate_limited",
-    )
-    assert chat.status.status_code is StatusCode.ERROR
-    assert chat.status.description is None
-    assert (chat.attributes or {})["error.type"] == "rate_limited"
 
 
 async def test_what_the_function_raises_is_an_error_of_the_search_and_the_retrieval() -> None:
@@ -267,23 +222,6 @@ async def test_spans_of_others_nest_below_ours_and_ours_below_the_callers(
     assert searches == ["search original", "search rewrite"]
     assert ("retrieval", "request") in telemetry.parents()
     assert len({it.context.trace_id for it in telemetry.spans() if it.context}) == 1
-
-
-def test_one_middleware_within_the_function_of_another_is_a_child_of_its_search(
-    telemetry: Telemetry,
-) -> None:
-    inner = telemetry.wrap(lambda query, top_k=4: search(query, top_k), {})
-
-    def fn(query: str, top_k: int = 4) -> Any:
-        return inner.retrieve(query, top_k=top_k).response
-
-    telemetry.wrap(fn, {}).retrieve(QUERY)
-    assert telemetry.parents() == [
-        ("retrieval", ""),
-        ("retrieval", "search original"),
-        ("search original", "retrieval"),
-        ("search original", "retrieval"),
-    ]
 
 
 def test_many_threads_and_tasks_at_once_keep_their_traces_apart(telemetry: Telemetry) -> None:
@@ -389,19 +327,6 @@ async def test_a_cancelled_retrieval_ends_its_spans_and_leaves_none_behind(
     assert is_nothing_current()
 
 
-def test_between_the_pieces_of_a_stream_the_readers_own_span_is_current(
-    telemetry: Telemetry,
-) -> None:
-    with telemetry.tracer.start_as_current_span("request") as request:
-        with telemetry.wrap(plain, ANSWER, CITED).stream_answer(QUERY) as pieces:
-            assert trace.get_current_span() is request
-            next(pieces)
-            assert trace.get_current_span() is request
-        assert trace.get_current_span() is request
-    assert (telemetry.span("answer").attributes or {})["qtmiddleware.outcome"] == "cancelled"
-    assert telemetry.parents()[1] == ("chat small", "answer")
-
-
 async def test_a_stream_closed_in_another_task_or_thrown_away_leaves_nothing(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -491,7 +416,7 @@ def ask_everything(telemetry: Telemetry) -> None:
         telemetry.wrap(raising).retrieve(QUERY)
 
 
-@pytest.mark.parametrize("value", [None, "", "false", "no_content", "EVENT_ONLY", "0", "anything"])
+@pytest.mark.parametrize("value", [None, "false", "EVENT_ONLY"])
 def test_no_text_is_emitted_by_default(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CAPTURE_CONTENT, raising=False)
     if value is not None:
@@ -503,7 +428,7 @@ def test_no_text_is_emitted_by_default(value: str | None, monkeypatch: pytest.Mo
         assert text not in said
 
 
-@pytest.mark.parametrize("value", ["true", "True", "SPAN_ONLY", "span_and_event", " span_only "])
+@pytest.mark.parametrize("value", ["true", " SPAN_ONLY"])
 def test_the_usual_variable_puts_content_into_spans_and_never_into_metrics(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,13 +502,6 @@ def test_spans_are_named_and_attributed_by_the_conventions() -> None:
         assert whole.start_time <= it.start_time < it.end_time  # type: ignore[operator]
 
 
-def test_tokens_that_nobody_counted_are_left_out(telemetry: Telemetry) -> None:
-    telemetry.wrap(plain).retrieve(QUERY)
-    told = telemetry.span("chat small").attributes or {}
-    assert not [it for it in told if it.startswith("gen_ai.usage.")]
-    assert not [it for it in telemetry.points() if it.endswith("tokens")]
-
-
 def test_metrics_count_requests_calls_tokens_searches_reads_and_cost() -> None:
     telemetry = Telemetry(provider_name="openai")
     text = json.dumps(REPLIES["rewrite"])
@@ -631,10 +549,8 @@ def test_an_answers_calls_and_degradations_are_counted_once(telemetry: Telemetry
     ("address", "provider", "server"),
     [
         ("https://api.openai.com/v1", "openai", ("api.openai.com", 443)),
-        ("http://localhost:8000/v1", "openai", ("localhost", 8000)),
         ("http://user:secret@[::1]:81/v1?key=secret", "openai", ("::1", 81)),
         ("https://a.openai.azure.com/openai/a", "azure.ai.openai", ("a.openai.azure.com", 443)),
-        ("https://api.mistral.ai/v1", "mistral_ai", ("api.mistral.ai", 443)),
         ("https://mistral.ai.evil.example/v1", "openai", ("mistral.ai.evil.example", 443)),
     ],
 )
@@ -652,23 +568,6 @@ def test_provider_and_server_are_told_by_the_address_unless_they_are_given(
         attributes = telemetry.spans()[0].attributes or {}
         assert attributes["gen_ai.provider.name"] == told
         assert (attributes["server.address"], attributes["server.port"]) == server
-
-
-@given(st.text() | st.text(alphabet="htps:/[]@.%0:1a#?").map("https://".__add__))
-def test_any_address_is_a_host_and_a_port_or_nothing(address: str) -> None:
-    if (known := read_host_and_port(address)) is not None:
-        assert known[0]
-        assert 0 < known[1] < 65_536
-
-
-def test_a_reranker_an_embedder_and_a_function_are_described_as_far_as_they_are_known() -> None:
-    settings = Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0"))
-    hosted = describe_model(make_reranker(None, settings))
-    assert hosted == {"model": "pinecone-rerank-v0", "provider": "pinecone"}
-    assert describe_model(MiniLMEmbedder()) == {"model": "all-MiniLM-L6-v2", "provider": ""}
-    assert describe_model(lambda texts: texts) == {"model": "", "provider": ""}
-    for server in ("a.example", ("a.example",), ("a.example", "80"), None, 80):
-        assert "server" not in describe_model(types.SimpleNamespace(name="m", server=server))
 
 
 class Watched(ScriptedModel):
@@ -726,20 +625,6 @@ def test_an_exporter_or_processor_that_raises_costs_its_span_alone(make: Any) ->
     assert [wrapped.retrieve(QUERY).status for _ in range(3)] == ["full"] * 3
     assert is_nothing_current()
     assert [count for _, count in telemetry.points()["qtmiddleware.request.duration"]] == [3]
-
-
-def test_a_sampler_that_drops_a_retrieval_drops_what_it_calls_too() -> None:
-    telemetry, seen = Telemetry(sampler=ALWAYS_OFF), []
-
-    def fn(query: str, top_k: int = 4) -> Any:
-        seen.append(trace.get_current_span().get_span_context())
-        return search(query, top_k)
-
-    telemetry.wrap(fn).retrieve(QUERY)
-    assert telemetry.spans() == []
-    assert [(it.is_valid, it.trace_flags.sampled) for it in seen] == [(True, False)] * 2
-    assert len({it.trace_id for it in seen}) == 1
-    assert is_nothing_current()
 
 
 def test_without_a_provider_nothing_changes() -> None:
