@@ -11,36 +11,31 @@ from qtmiddleware.catalogue import PLACES
 def describe_chunk_location(chunk_metadata: Mapping[str, Any]) -> str:
     """Return a chunk's location as text, such as ``page 3`` or ``sheet Costs, rows 12-31``.
 
-    *chunk_metadata* is the chunk's metadata. Returns ``""`` if the metadata has no location. A
-    heading is used only if the metadata has no other location, such as a page, because readers find
-    a page faster.
+    Returns ``""`` if the metadata has no location. A heading is used only if there is no other
+    location, because readers find a page faster.
     """
-    names = [name for name in PLACES if _is_location_value(chunk_metadata.get(name))]
-    names = [name for name in names if name != "heading"] or names
-    first_values = {name: _format_value(chunk_metadata[name]) for name in names}
-    last_values = {
-        name: _format_value(chunk_metadata.get(f"last_{name}", chunk_metadata[name]))
-        for name in names
+    found = {
+        name: _format_value(chunk_metadata[name])
+        for name in PLACES
+        if isinstance(chunk_metadata.get(name), str | int | float) and chunk_metadata[name] != ""
     }
-    changed_names = [name for name in names if first_values[name] != last_values[name]]
+    first = {name: value for name, value in found.items() if name != "heading"} or found
+    last = {
+        name: _format_value(chunk_metadata.get(f"last_{name}", value))
+        for name, value in first.items()
+    }
+    changed = [name for name in first if first[name] != last[name]]
     # If only one number differs, a range is shorter than two locations.
-    if len(changed_names) == 1 and isinstance(chunk_metadata[changed_names[0]], int | float):
-        name = changed_names[0]
+    if len(changed) == 1 and first[changed[0]].isdecimal():
+        name = changed[0]
+        shown = {**first, name: f"{first[name]}-{last[name]}"}
         return ", ".join(
-            f"{other}s {first_values[other]}-{last_values[other]}"
-            if other == name
-            else f"{other} {first_values[other]}"
-            for other in names
+            f"{it}s {shown[it]}" if it == name else f"{it} {shown[it]}" for it in shown
         )
     begin, end = (
-        ", ".join(f"{name} {values[name]}" for name in names)
-        for values in (first_values, last_values)
+        ", ".join(f"{name} {value}" for name, value in place.items()) for place in (first, last)
     )
     return begin if begin == end else f"{begin} to {end}"
-
-
-def _is_location_value(value: Any) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
 
 
 def _format_value(value: Any) -> str:

@@ -7,18 +7,21 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents.text import OWN, PLACE_CHARS, Piece
-from qtmiddleware.retrieval.responses import read_passage
+from qtmiddleware.kit.documents.pieces import OWN, PLACE_CHARS, Location, Piece, read_text
 
-_NAME_CHARS: Final = 100
-_NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
 """The names of fields that may contain a record's text. The first field with a text is used."""
+
+_NAME_CHARS: Final = 100
+"""The maximum length of a name, which repeats for each of its values."""
+_NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
 _MOST_METADATA: Final = 1 << 14
 """The maximum size of a record's metadata, in characters. Each chunk repeats the metadata."""
@@ -30,80 +33,53 @@ class _Number(str):
     __slots__ = ()
 
 
-def format_rows(
-    rows: Iterable[tuple[int, Sequence[str]]], **location: str | int
-) -> Iterator[Piece]:
-    """Yield one line of text per row, such as ``Item: Pump | Price: 7``.
+def format_rows(rows: Iterable[Sequence[str]], location: Location | None = None) -> Iterator[Piece]:
+    """Yield one line per row, such as ``Item: Pump | Price: 7``, without empty cells and rows.
 
     The first row with two or more filled cells contains the column names, unless one of its cells
-    is a number or a date. Empty cells and empty rows are skipped.
-
-    Args:
-        rows: the rows as (row number, cells) pairs.
-        location: more values for each line's location, such as ``sheet="Costs"``.
+    is a number or a date. Each line has the row's number, from 1, beside *location*.
     """
-    names: Sequence[str] | None = None
-    for number, cells in rows:
+    names: list[str] | None = None
+    for number, cells in enumerate(rows, 1):
         row = [" ".join(cell.split()) for cell in cells]
-        filled_columns = [column for column, cell in enumerate(row) if cell]
-        if not filled_columns:
-            continue
-        texts = [row[column] for column in filled_columns]
-        if names is None:
-            if len(filled_columns) > 1:
-                names = (
-                    []
-                    if any(map(_NUMBER.fullmatch, texts))
-                    else [cell[:_NAME_CHARS] for cell in row]
-                )
-        else:
-            column_names = (
-                names[column] if column < len(names) else "" for column in filled_columns
-            )
-            texts = [
-                f"{name}: {text}" if name else text
-                for name, text in zip(column_names, texts, strict=True)
-            ]
-        yield Piece(" | ".join(texts) + "\n", {**location, "row": number})
+        named = zip_longest((names or [])[: len(row)], row, fillvalue="")
+        line = [f"{name}: {cell}" if name else cell for name, cell in named if cell]
+        if names is None and len(line) > 1:
+            has_names = not any(map(_NUMBER.fullmatch, line))
+            names = [cell[:_NAME_CHARS] for cell in row] if has_names else []
+        if line:
+            yield Piece(" | ".join(line) + "\n", {**(location or {}), "row": number})
 
 
-def read_csv(path: Path, text: str) -> Iterator[Piece]:
-    """Yield one line of text per row of a CSV file, such as ``Item: Pump | Price: 7``.
+def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield one line of text per row of a CSV file, with the row's number.
 
-    Each line's location is the row's number, from 1. The separator is the comma, semicolon, tab or
-    ``|`` that splits the first line into the most cells.
+    The separator is the comma, semicolon, tab or ``|`` that splits the first row into most cells.
     """
-    first_line = text.partition("\n")[0]
-    rows = None
+    text = read_text(path, file)
+    separator = max(",;\t|", key=lambda mark: _count_cells(text[:100_000], mark))
+    rows = csv.reader(io.StringIO(text), delimiter=separator)
     try:
-        separator = max(",;\t|", key=lambda mark: _rate_separator(first_line, mark))
-        rows = csv.reader(io.StringIO(text), delimiter=separator)
-        yield from format_rows(enumerate(rows, 1))
+        yield from format_rows(rows)
     except csv.Error as error:
-        line = 1 if rows is None else rows.line_num
-        raise UnreadableDocument(
-            path, "damaged", f"near line {line}: is a quotation mark missing?"
-        ) from error
+        detail = f"near line {rows.line_num}: is a quotation mark missing?"
+        raise UnreadableDocument(path, "damaged", detail) from error
 
 
-def _rate_separator(line: str, mark: str) -> tuple[bool, int]:
-    """Return whether the quotation marks in *line* fit to the separator, and the count of cells."""
-    cell_count = len(next(csv.reader([line], delimiter=mark), []))
-    try:
-        next(csv.reader([line], delimiter=mark, strict=True), None)
-    except csv.Error as error:
-        # A quoted cell may continue on the next line.
-        return "end of data" in str(error), cell_count
-    return True, cell_count
+def _count_cells(beginning: str, separator: str) -> int:
+    rows = csv.reader(io.StringIO(beginning), delimiter=separator, strict=True)
+    # Where the separator is another one, a quotation mark may stand in the middle of a cell.
+    with suppress(csv.Error):
+        return len(next(rows, []))
+    return 0
 
 
-def read_json(path: Path, text: str) -> Iterator[Piece]:
-    """Yield one line of text per value in a JSON file, such as ``address.city: Oslo``.
+def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield one line of text per value, such as ``address.city: Oslo``, with the record's number.
 
-    If the file contains a list, each item of the list is a record. Otherwise the file is one
-    record, or has a record in each line. Records are numbered from 1, and a blank line follows each
-    record. Numbers have the digits of the file.
+    Each item of a list is a record. Otherwise the file is one record, or has one in each line.
     """
+    text = read_text(path, file)
     try:
         value = _parse_json(text)
     except ValueError:
@@ -114,14 +90,27 @@ def read_json(path: Path, text: str) -> Iterator[Piece]:
         yield from _format_record(record, number)
 
 
-def read_json_lines(path: Path, text: str) -> Iterator[Piece]:
-    """Yield the text of each record in a JSON Lines file, with the other fields as metadata.
+def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the title and text of each record, with its id and other fields as metadata.
 
-    See `_convert_record_to_pieces` for the fields. If a record has no text, yields one line per
-    value, like `read_json`.
+    A record without text yields one line per value, as in `read_json`.
     """
-    for number, record in enumerate(_parse_lines(path, text), 1):
-        yield from _convert_record_to_pieces(record, number)
+    for number, record in enumerate(_parse_lines(path, read_text(path, file)), 1):
+        fields = record if isinstance(record, dict) else {}
+        texts = (fields[name] for name in TEXTS if isinstance(fields.get(name), str))
+        text = next(filter(str.strip, texts), None)
+        if text is None:
+            yield from _format_record(record, number)
+            continue
+        title = fields["title"].strip() if isinstance(fields.get("title"), str) else ""
+        location = {
+            "record": number,
+            "title": title,
+            "record_id": str(fields.get("id", fields.get("_id", ""))),
+            **_select_metadata(fields),
+        }
+        location = {name: value for name, value in location.items() if value != ""}
+        yield Piece(f"{title}\n{text}" if title else text, location, stands_alone=True)
 
 
 def _parse_lines(path: Path, text: str) -> Iterator[Any]:
@@ -140,110 +129,59 @@ def _parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-RECORD_READERS: Final[dict[str, Callable[[Path, str], Iterator[Piece]]]] = {
-    **dict.fromkeys((".csv", ".tsv"), read_csv),
-    ".json": read_json,
-    ".jsonl": read_json_lines,
-}
-"""The reader per file extension of tables and JSON."""
-
-
-def _convert_record_to_pieces(record: Any, record_number: int) -> Iterator[Piece]:
-    """Yield the title and text of *record* as one piece, to be put into chunks of its own.
-
-    The piece's location contains the record's number (``record``), id (``record_id``), title and
-    other fields, and the fields of its object ``metadata``. Lists, objects and nulls are skipped.
-    If *record* has no text, yields one piece per value instead.
-    """
-    fields = record if isinstance(record, Mapping) else {}
-    text = next(
-        (value for value in map(fields.get, TEXTS) if isinstance(value, str) and value.strip()), ""
-    )
-    if not text:
-        yield from _format_record(record, record_number)
-        return
-    metadata = fields.get("metadata")
-    # A field of the record itself overrides a field of the same name in its metadata.
-    values = {**(metadata if isinstance(metadata, Mapping) else {}), **fields}
-    title = fields.get("title")
-    title_and_id = {
-        "title": title.strip() if isinstance(title, str) else "",
-        "record_id": read_passage(fields).id or "",
-    }
-    location = {"record": record_number, **title_and_id, **_select_metadata(values)}
-    titled_text = f"{title_and_id['title']}\n{text}" if title_and_id["title"] else text
-    yield Piece(
-        titled_text,
-        {name: value for name, value in location.items() if value not in (None, "")},
-        stands_alone=True,
-    )
-
-
 def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Return those *fields* of a record that can be stored as metadata.
-
-    The result has at most `_MOST_METADATA` characters. From the first field that does not fit, all
-    fields are dropped.
-    """
+    """Return the texts, numbers and booleans of *fields* and of its ``metadata``, up to a limit."""
+    inner = fields.get("metadata")
     metadata: dict[str, str | int | float] = {}
     chars_left = _MOST_METADATA
-    for name, value in fields.items():
-        converted = _convert_metadata_value(value)
-        if name in _NO_METADATA or converted in (None, ""):
+    for name, value in {**(inner if isinstance(inner, dict) else {}), **fields}.items():
+        if name in _NO_METADATA or not isinstance(value, str | bool):
             continue
-        converted = converted[:PLACE_CHARS] if isinstance(converted, str) else converted
-        chars_left -= len(name[:_NAME_CHARS]) + len(str(converted))
+        kept = _read_number(value) if isinstance(value, _Number) else value
+        kept = kept[:PLACE_CHARS] if isinstance(kept, str) else kept
+        chars_left -= len(name[:_NAME_CHARS]) + len(str(kept))
         if chars_left < 0:
             break
-        metadata[name[:_NAME_CHARS]] = converted
+        metadata[name[:_NAME_CHARS]] = kept
     return metadata
 
 
-def _convert_metadata_value(value: Any) -> str | int | float | None:
-    """Return *value* as a text, a number or a boolean; ``None`` if it cannot be converted."""
-    # JSON numbers are kept as text.
-    if isinstance(value, _Number):
-        try:
-            value = int(value) if str(value).lstrip("-").isdecimal() else float(value)
-        except ValueError:
-            return None
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float) else None
+def _read_number(number: str) -> int | float | str:
+    with suppress(ValueError):
+        return int(number)
+    return float(number) if isfinite(float(number)) else ""
 
 
-def _format_record(record: Any, record_number: int) -> Iterator[Piece]:
-    """Yield one line of text per value of *record*, then a blank line.
-
-    The location of each line contains *record_number*, under the name ``record``.
-    """
-    for line in _format_nested_value(record):
-        yield Piece(line + "\n", {"record": record_number})
-    yield Piece("\n", {"record": record_number})
+def _format_record(record: Any, number: int) -> Iterator[Piece]:
+    for line in _format_value(record, ""):
+        yield Piece(line + "\n", {"record": number})
+    yield Piece("\n", {"record": number})
 
 
-def _format_nested_value(value: Any, value_name: str = "") -> Iterator[str]:
-    """Yield one line of text per value inside *value*, such as ``address.city: Oslo``.
-
-    *value_name* is the name of *value*, such as ``address``.
-    """
-    label = f"{value_name}: " if value_name else ""
+def _format_value(value: Any, name: str) -> Iterator[str]:
+    """Yield one line of text per value inside *value*, which has this *name*."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            # A long name repeats for each of its values, so a small file could become a large text.
-            yield from _format_nested_value(
-                inner,
-                f"{value_name}.{key}"[-_NAME_CHARS:] if value_name else str(key)[:_NAME_CHARS],
-            )
+            yield from _format_value(inner, f"{name}.{key}".lstrip(".")[-_NAME_CHARS:])
     elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
         for number, inner in enumerate(value, 1):
-            yield from _format_nested_value(inner, f"{value_name} {number}".strip())
-    elif isinstance(value, list):
-        if value:
-            yield label + ", ".join("" if item is None else _format_value(item) for item in value)
-    elif value is not None and value != "":
-        yield label + _format_value(value)
+            yield from _format_value(inner, f"{name} {number}".strip())
+    elif value not in (None, "", []):
+        items = value if isinstance(value, list) else [value]
+        text = ", ".join(_format_scalar(item) for item in items)
+        yield f"{name}: {text}" if name else text
 
 
-def _format_value(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".json": read_json,
+    ".jsonl": read_json_lines,
+}
+"""The reader per file extension."""

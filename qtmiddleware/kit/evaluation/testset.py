@@ -12,7 +12,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -26,9 +25,7 @@ from qtmiddleware.kit.documents import Converter
 from qtmiddleware.kit.evaluation.asking import PromptRunner, Task, parse_reply
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question
 from qtmiddleware.kit.files import make_private_folders, open_privately
-from qtmiddleware.kit.index.ledger import Ledger
-from qtmiddleware.kit.index.sources import DocumentReader, Root
-from qtmiddleware.kit.stores.database import MEMORY
+from qtmiddleware.kit.index.sources import Source
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.preprocessing.text import clean_text, is_blank, split_terms
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
@@ -378,21 +375,22 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
     passages, and `MissingExtra` if a single document needs a package that is not installed.
     """
     passages: dict[str, Passage] = {}
+    names: set[str] = set()
     problem = ""
-    with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
+    with Converter() as converter:
         for path in paths:
-            root = Root.from_data_path(path)
-            reader = DocumentReader(ledger, settings, root, converter)
-            for file in root.find_documents(path, all_files=False):
+            source = Source(path, settings)
+            for file in source.paths:
                 try:
-                    document = reader.read(file)
+                    name = source.build_name(file, names.__contains__)
+                    read = source.read_passages(file, name, converter)
                 except (UnreadableDocument, MissingExtra) as error:
-                    if isinstance(error, MissingExtra) and root.is_file:
+                    if isinstance(error, MissingExtra) and source.is_file:
                         raise
                     _log.warning("%s", error, event="document_unreadable")
                     problem = problem or f": {error}"
                     continue
-                read = () if document is None else document.passages
+                names.add(name)
                 passages |= {passage.id: passage for passage in read}
     if not passages:
         raise ConfigError(f"there are no passages to write questions about{problem}", path="paths")

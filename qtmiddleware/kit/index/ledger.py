@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +15,10 @@ from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.kit.stores.database import MEMORY, explain_errors, open_database
 from qtmiddleware.protocols import Store
 
-_VERSION: Final = 2
-# "chunks" has each passage that may be in the store. "fingerprint" is empty unless the store surely
-# has the document as a whole. "hash" is that of the embedded text.
+_VERSION: Final = 3
+# "chunks" has each passage that may be in the store, with the hash and the vector of its text.
+# "fingerprint" is empty unless the store surely has the document as a whole.
 _TABLES: Final = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
     """CREATE TABLE documents (
         file TEXT PRIMARY KEY,
         root TEXT NOT NULL,
@@ -29,20 +29,16 @@ _TABLES: Final = (
         file TEXT NOT NULL,
         ordinal INTEGER NOT NULL,
         hash BLOB NOT NULL,
+        vector BLOB,
         PRIMARY KEY (file, ordinal)
-    ) WITHOUT ROWID""",
-    "CREATE TABLE contexts (key BLOB PRIMARY KEY, text TEXT NOT NULL)",
-    """CREATE TABLE vectors (
-        embedding TEXT NOT NULL,
-        hash BLOB NOT NULL,
-        vector BLOB NOT NULL,
-        PRIMARY KEY (embedding, hash)
     )""",
+    "CREATE INDEX chunk_hashes ON chunks (hash)",
+    "CREATE TABLE contexts (key BLOB PRIMARY KEY, text TEXT NOT NULL)",
 )
 
 
 class Ledger:
-    """The SQLite database at *path* that has the documents, contexts and vectors of an index.
+    """The SQLite database at *path* that has the documents, vectors and contexts of an index.
 
     Only one process at a time can open the database. If this process ends for any reason, the
     operating system releases the lock. Methods raise `StoreError` if the database fails.
@@ -61,36 +57,30 @@ class Ledger:
             self.execute("PRAGMA locking_mode = EXCLUSIVE")
             # In this mode, SQLite keeps a lock from the first write until the connection is closed.
             with self.open_transaction():
-                self.execute("INSERT OR IGNORE INTO meta VALUES ('place', '')")
+                pass
         except BaseException:
             self.close()
             raise
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run the SQL *statement* with *values*, and return all resulting rows."""
         with self._lock, explain_errors(self._subject, ValueError):
             return self._connection.execute(statement, values).fetchall()
 
-    def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Run the SQL *statement* once per row in *rows*, in one transaction."""
-        with self.open_transaction(), explain_errors(self._subject):
-            self._connection.executemany(statement, rows)
-
     def find_value(self, statement: str, *values: Any) -> Any:
         """Return the first column of the first row that *statement* selects, or ``None``."""
-        rows = self.execute(statement, values)
+        rows = self.execute(statement, *values)
         return rows[0][0] if rows else None
+
+    def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Run the SQL *statement* once per row in *rows*."""
+        with self._lock, explain_errors(self._subject):
+            self._connection.executemany(statement, rows)
 
     @contextmanager
     def open_transaction(self) -> Iterator[None]:
-        """Save all changes of the ``with`` block at its end, or no change if the block raises.
-
-        The changes of an inner transaction are saved with the outer transaction.
-        """
+        """Save all changes of the ``with`` block at its end, or no change if the block raises."""
         with self._lock:
-            if self._connection.in_transaction:
-                yield
-                return
             self.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -98,6 +88,15 @@ class Ledger:
             finally:
                 if self._connection.in_transaction:
                     self.execute("ROLLBACK")
+
+    def read_vector(self, file: str, ordinal: int) -> list[float]:
+        """Return the vector of a chunk. Raises `StoreError` if the ledger has none."""
+        find = "SELECT vector FROM chunks WHERE file = ? AND ordinal = ?"
+        with explain_errors(self._subject, struct.error, TypeError):
+            return [
+                number
+                for (number,) in struct.iter_unpack("<f", self.find_value(find, file, ordinal))
+            ]
 
     def close(self) -> None:
         """Close the ledger's file; you can call this more than once."""
@@ -119,10 +118,10 @@ def build_ledger_path(settings: Settings) -> str:
 
 @contextmanager
 def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
-    """Open the index's ledger, and close it at the end of the ``with`` block.
+    """Open the index's ledger for the ``with`` block.
 
-    *store* is the open store that the user passed in, if any. The ledger of a `MemoryStore` lives
-    as long as the store. Raises `StoreError` if another run uses the ledger.
+    The ledger of a `MemoryStore` lives as long as the store. Raises `StoreError` if another run
+    uses the ledger.
     """
     if isinstance(store, MemoryStore):
         store.ledger = store.ledger or Ledger(MEMORY)

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbedder
 from qtmiddleware.protocols import Embedder
+from qtmiddleware.providers.embedding import read_vectors
 
 Texts = list[tuple[bytes, str]]
 """A batch of texts to embed, as (hash, text) pairs."""
 Vectors = list[tuple[bytes, bytes]]
-"""The vectors of a batch of texts, as (hash, vector) pairs: single precision, little endian."""
+"""The vectors of a batch of texts, as (vector, hash) pairs: single precision, little endian."""
 
 BATCH: Final = 64
-"""The number of texts per batch, unless a local model embeds them."""
 COMPUTED_BATCH: Final = 16
-"""The number of texts per batch for a local model.
-
-Larger batches are no faster, and the progress bar moves less often.
-"""
+"""The batch size of a local model: larger ones are no faster, and progress is shown less often."""
 
 
 def build_embedding_name(embedder: Embedder) -> str:
-    """Return a name for the vectors of *embedder*, such as ``all-MiniLM-L6-v2/384``.
-
-    Vectors with different names cannot be compared.
-    """
+    """Return a name such as ``all-MiniLM-L6-v2/384``; only vectors of one name can be compared."""
     return f"{embedder.name}/{embedder.dimension}"
 
 
 def embed_batches(embedder: Embedder, texts: Texts, *, on_ray: bool) -> Iterator[Vectors]:
     """Yield the vectors of *texts*, batch by batch. With *on_ray*, batches may change places.
 
-    Raises `EmbeddingError` if *embedder* returns a wrong number of vectors, or invalid vectors.
-    Exceptions from *embedder* are raised unchanged.
+    Raises `EmbeddingError` for invalid vectors. Exceptions of *embedder* are raised unchanged.
     """
     build = partial(build_batch_embedder, embedder, build_embedding_name(embedder))
     is_local_model = isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
@@ -52,50 +44,27 @@ def embed_batches(embedder: Embedder, texts: Texts, *, on_ray: bool) -> Iterator
     yield from map_on_ray(build, batches)
 
 
-def build_batch_embedder(
-    embedder: Embedder, expected_embedding_name: str
-) -> Callable[[Texts], Vectors]:
-    """Return a function that embeds a batch of texts with *embedder*.
+def build_batch_embedder(embedder: Embedder, expected_name: str) -> Callable[[Texts], Vectors]:
+    """Return a function that embeds a batch; each worker of a cluster builds its own.
 
-    Each worker of a cluster builds its own function. Raises `EmbeddingError` if *embedder* has
-    another name than *expected_embedding_name*, which means that the worker has other model files.
+    Raises `EmbeddingError` if the worker has other model files than *expected_name*.
     """
-    actual_embedding = build_embedding_name(embedder)
-    if actual_embedding != expected_embedding_name:
+    name = build_embedding_name(embedder)
+    if name != expected_name:
         raise EmbeddingError(
-            f"all workers must have the same model files; one worker embeds with"
-            f" {actual_embedding}, not {expected_embedding_name}"
+            "all workers must have the same model files; one worker embeds with"
+            f" {name}, not {expected_name}"
         )
 
     def embed_batch(texts: Texts) -> Vectors:
-        blobs = _encode_vectors(embedder.embed([text for _, text in texts]), len(texts), embedder)
-        return [(key, blob) for (key, _), blob in zip(texts, blobs, strict=True)]
+        returned = embedder.embed([text for _, text in texts])
+        vectors = read_vectors(returned, len(texts), embedder.name, embedder.dimension)
+        layout = struct.Struct(f"<{embedder.dimension}f")
+        try:
+            packed = [layout.pack(*vector) for vector in vectors]
+        except OverflowError:
+            message = f"{embedder.name} must return numbers of single precision"
+            raise EmbeddingError(message) from None
+        return [(vector, key) for vector, (key, _) in zip(packed, texts, strict=True)]
 
     return embed_batch
-
-
-def decode_vector(blob: bytes) -> list[float]:
-    """Return the vector that is stored as *blob*. Raises `struct.error` if it is not a vector."""
-    return [number for (number,) in struct.iter_unpack("<f", blob)]
-
-
-def _encode_vectors(
-    vectors: Sequence[Sequence[float]], text_count: int, embedder: Embedder
-) -> Iterator[bytes]:
-    """Yield each vector as bytes. Raises `EmbeddingError` unless all vectors are valid."""
-    if len(vectors) != text_count:
-        raise EmbeddingError(
-            f"{embedder.name} returned {len(vectors)} vectors for {text_count} texts"
-        )
-    layout = struct.Struct(f"<{embedder.dimension}f")
-    for vector in vectors:
-        try:
-            blob = layout.pack(*vector)
-        except (TypeError, OverflowError, struct.error):
-            # The embedder may have returned a text in place of numbers, and Python's message quotes
-            # it.
-            message = f"{embedder.name} must return lists of {embedder.dimension} numbers"
-            raise EmbeddingError(message) from None
-        if not all(map(math.isfinite, vector)):
-            raise EmbeddingError(f"{embedder.name} must return finite numbers")
-        yield blob

@@ -13,9 +13,9 @@ from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
-from qtmiddleware.kit.documents.html_page import read_html
+from qtmiddleware.kit.documents.formats import read_html
+from qtmiddleware.kit.documents.pieces import read_plain_text
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
-from qtmiddleware.kit.documents.text import read_text
 from qtmiddleware.kit.evaluation.asking import parse_reply
 from qtmiddleware.kit.evaluation.figures import shorten_start
 from qtmiddleware.kit.evaluation.judge import parse_opinion
@@ -118,15 +118,6 @@ def _as_document(read: Callable[[Path, Any], Any]) -> Callable[[str], None]:
     return run
 
 
-def _as_records(read: Callable[[Path, str], Any]) -> Callable[[str], None]:
-    def run(text: str) -> None:
-        with suppress(QtMiddlewareError, RecursionError):
-            for _ in read(Path("a"), text):
-                pass
-
-    return run
-
-
 FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "preprocess": _quietly(preprocess),
     "preprocess, German": _quietly(lambda text: preprocess(text, language="de")),
@@ -158,9 +149,9 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "words marked on the playground": _quietly(lambda text: Keywords(text[:200], "a").mark(text)),
     "a terminal's text": _quietly(escape_hidden),
     "a terminal's JSON": _quietly(escape_json),
-    "a text": _as_document(read_text),
+    "a text": _as_document(read_plain_text),
     "a page": _as_document(read_html),
-    "a table": _as_records(read_csv),
-    "JSON": _as_records(read_json),
-    "JSON lines": _as_records(read_json_lines),
+    "a table": _as_document(read_csv),
+    "JSON": _as_document(read_json),
+    "JSON lines": _as_document(read_json_lines),
 }

@@ -143,8 +143,8 @@ def test_a_damaged_ledger_is_named_and_left_as_it_is(
 @pytest.mark.parametrize(
     "harm",
     [
-        "UPDATE vectors SET vector = x'ff'",
-        "UPDATE vectors SET vector = 'a text'",
+        "UPDATE chunks SET vector = x'ff'",
+        "UPDATE chunks SET vector = 'a text'",
         "UPDATE documents SET name = CAST(CAST(name AS BLOB) || x'ff' AS TEXT)",
     ],
 )
@@ -262,7 +262,7 @@ def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -
     Ledger(str(path)).close()
     with closing(sqlite3.connect(path)) as theirs:
         theirs.execute(
-            "CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END"
+            "CREATE TRIGGER theirs AFTER INSERT ON chunks BEGIN DELETE FROM chunks; END"
         )
         theirs.commit()
     with pytest.raises(StoreError, match=r"not of this version .* was not changed"):

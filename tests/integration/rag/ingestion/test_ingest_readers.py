@@ -83,6 +83,9 @@ async def read_later(path: Path) -> str:
     return "text"
 
 
+NO_TEXT = "the reader must return text, or pairs of a text and its place"
+
+
 @pytest.mark.parametrize(
     ("read", "why"),
     [
@@ -93,22 +96,21 @@ async def read_later(path: Path) -> str:
             lambda path: raise_(UnreadableDocument(path, "damaged", "own words")),
             "damaged (own words)",
         ),
-        (lambda path: b"bytes", "its reader failed (the reader must return text, not bytes)"),
-        (lambda path: 7, "its reader failed (the reader must return text, not int)"),
-        (lambda path: {"text": "t"}, "its reader failed (the reader must return text, not dict)"),
-        (lambda path: [7], "its reader failed (the reader must yield text, not int)"),
-        (
-            lambda path: [("text", {"source": "elsewhere"})],
-            "its reader failed ('source' is no place)",
+        *(
+            (lambda path, result=result: result, f"its reader failed ({NO_TEXT})")
+            for result in (
+                b"bytes",
+                {"text": "t"},
+                [7],
+                [("text", {"source": "elsewhere"})],
+                [("text", {"page": [1]})],
+            )
         ),
-        (lambda path: [("text", {"page": [1]})], "its reader failed ('page' is no place)"),
+        (lambda path: 7, "its reader failed (TypeError)"),
         (lambda path: [("text", "page 1")], "its reader failed (ValueError)"),
         (lambda path: " ", "empty"),
         (lambda path: [], "empty"),
-        (
-            read_later,
-            "its reader failed (the reader must be a plain function that returns text, not async)",
-        ),
+        (read_later, "its reader failed (the reader must be a plain function, not async)"),
     ],
 )
 def test_whatever_a_reader_does_takes_one_file_with_it(world: World, read: Any, why: str) -> None:

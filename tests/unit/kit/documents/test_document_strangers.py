@@ -1,0 +1,301 @@
+"""A document of a stranger ends, in bytes, text, memory and time, and takes no other with it."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qtmiddleware.errors import MissingExtra, UnreadableDocument
+from qtmiddleware.kit.documents import Converter, read_document
+from qtmiddleware.kit.documents.converting import READERS
+from qtmiddleware.kit.documents.pieces import PLACE_CHARS
+from tests.support.office_files import make_office_files, write_endless_sheet
+from tests.support.pdf_files import content, pdf
+from tests.support.waiting import PATIENCE, with_enough_time
+
+OFFICE = (".docx", ".pptx", ".xlsx")
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+@pytest.fixture(scope="module")
+def converter() -> Iterator[Converter]:
+    with Converter() as opened:
+        yield opened
+
+
+@pytest.fixture
+def reason(tmp_path: Path, converter: Converter) -> Any:
+    """Writes a file that cannot be read, and returns why."""
+
+    def refuse(name: str, content: bytes | str) -> str:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        with pytest.raises(UnreadableDocument) as caught:
+            read_document(path, converter=converter)
+        assert name in str(caught.value)
+        return caught.value.reason
+
+    return refuse
+
+
+@pytest.mark.parametrize("ending", sorted(READERS))
+def test_an_empty_file_is_empty_and_noise_is_no_text(reason: Any, ending: str) -> None:
+    assert reason(f"a{ending}", b"") == "empty"
+    assert reason(f"a{ending}", b" \n ") in ("empty", "damaged")
+    if ending not in (".html", ".htm"):
+        assert reason(f"a{ending}", bytes(range(256)) * 40) in ("binary", "damaged")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        *(("a.json", text, "damaged") for text in ("{", "[1, 2", "[1] x", "nonsense", "[" * 10**5)),
+        *(("a.json", text, "no text in it") for text in ("[]", "{}", "[null]", '{"a": null}')),
+        ("a.csv", "a,b\n" * 2 + "x" * 200_000, "damaged"),
+        ("a.doc", OLE, "an old Office format"),
+        ("a.XLS", OLE, "an old Office format"),
+        *((f"a{ending}", "<html>a page</html>", "damaged") for ending in OFFICE),
+        *((f"a{ending}", OLE + b"\0" * 600, "encrypted") for ending in OFFICE),
+    ],
+)
+def test_what_is_damaged_old_or_encrypted_is_named(
+    reason: Any, name: str, text: bytes | str, wanted: str
+) -> None:
+    assert reason(name, text) == wanted
+
+
+@pytest.mark.parametrize("ending", OFFICE)
+def test_an_office_file_cut_off_anywhere_is_damaged(
+    reason: Any, tmp_path: Path, ending: str
+) -> None:
+    whole = make_office_files(tmp_path)[ending].read_bytes()
+    for share in (0.1, 0.5, 0.99):
+        assert reason(f"b{ending}", whole[: int(len(whole) * share)]) == "damaged"
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    text=st.text(
+        st.characters(exclude_categories=["Cs"]) | st.sampled_from('<>/"&[]{},:;|=- \n\t'),
+        max_size=300,
+    )
+)
+@pytest.mark.parametrize("ending", [".csv", ".json", ".jsonl", ".html"])
+def test_any_text_is_read_or_named_as_unreadable(
+    tmp_path: Path, converter: Converter, ending: str, text: str
+) -> None:
+    path = tmp_path / f"a{ending}"
+    path.write_text(text, encoding="utf-8", newline="")
+    with suppress(UnreadableDocument):
+        pieces = read_document(path, converter=converter)
+        assert "".join(it.text for it in pieces).strip()
+
+
+# --- bombs
+
+
+def bomb(size: int, name: str, *, says: int) -> bytes:
+    """A document with a part of *size* blanks, whose size is given as *says*."""
+    file = io.BytesIO()
+    with (
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed,
+        packed.open(name, "w", force_zip64=False) as part,
+    ):
+        for _ in range(size >> 20):
+            part.write(b" " * (1 << 20))
+    return file.getvalue().replace(struct.pack("<L", size), struct.pack("<L", says))
+
+
+@pytest.mark.parametrize(
+    ("ending", "part"),
+    [
+        (".docx", "word/document.xml"),
+        (".pptx", "ppt/presentation.xml"),
+        (".xlsx", "xl/sharedStrings.xml"),
+    ],
+)
+def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(
+    reason: Any, ending: str, part: str
+) -> None:
+    assert reason(f"a{ending}", bomb(1 << 20, part, says=600 << 20)) == "too large"
+    assert reason(f"a{ending}", bomb(64 << 20, part, says=1 << 20)) == "damaged"
+
+
+def test_a_small_file_of_endless_text_is_refused(tmp_path: Path, converter: Converter) -> None:
+    write_endless_sheet(tmp_path / "a.xlsx")
+    assert (tmp_path / "a.xlsx").stat().st_size < 200_000
+    with pytest.raises(UnreadableDocument, match="too large .too much text for"):
+        read_document(tmp_path / "a.xlsx", converter=converter)
+
+
+ENTITIES = (
+    '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa">'
+    + "".join(f'<!ENTITY {chr(98 + at)} "{f"&{chr(97 + at)};" * 10}">' for at in range(10))
+    + "]>"
+)
+
+
+@pytest.mark.parametrize("ending", OFFICE)
+def test_entities_that_name_each_other_do_no_harm(
+    tmp_path: Path, converter: Converter, ending: str
+) -> None:
+    file = io.BytesIO()
+    source = make_office_files(tmp_path)[ending]
+    with zipfile.ZipFile(source) as whole, zipfile.ZipFile(file, "w") as packed:
+        for part in whole.infolist():
+            xml = whole.read(part)
+            if part.filename.endswith(".xml") and b"<?xml" in xml[:10]:
+                head, end, body = xml.partition(b"?>")
+                body = body.replace(b"</w:t>", b"&k;</w:t>", 1).replace(b"</a:t>", b"&k;</a:t>", 1)
+                xml = head + end + ENTITIES.encode() + body
+            packed.writestr(part, xml)
+    (tmp_path / f"b{ending}").write_bytes(file.getvalue())
+    found = []
+    with suppress(UnreadableDocument):
+        found = read_document(tmp_path / f"b{ending}", converter=converter)
+    assert sum(len(it.text) for it in found) < 100_000
+
+
+def test_a_long_name_or_heading_makes_no_large_text_of_a_small_file(
+    tmp_path: Path, converter: Converter
+) -> None:
+    heading = f"<title>{'t' * 500_000}</title><h1>{'h' * 500_000}</h1>"
+    (tmp_path / "a.html").write_text(heading + "<p>text" * 20_000)
+    found = read_document(tmp_path / "a.html", converter=converter)
+    assert len(found) == 20_001
+    assert found[-1].location == {"title": "t" * PLACE_CHARS, "heading": "h" * PLACE_CHARS}
+    values = ",".join(f'"{number}": 1' for number in range(1_000))
+    (tmp_path / "a.json").write_text('{"' + "k" * 100_000 + '": {' + values + "}}")
+    assert sum(len(it.text) for it in read_document(tmp_path / "a.json")) < 200_000
+
+
+# --- the process they are read in
+
+
+def replace_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str) -> None:
+    """Let *code* be the package *name* in the processes of converters."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / f"{name}.py").write_text(code)
+    monkeypatch.setattr(sys, "path", [str(modules), *sys.path])
+
+
+@pytest.mark.parametrize(
+    ("ending", "name", "package"),
+    [
+        (".docx", "docx", "python-docx"),
+        (".pptx", "pptx", "python-pptx"),
+        (".xlsx", "openpyxl", "openpyxl"),
+        (".html", "lxml", "lxml"),
+        (".pdf", "pypdf", "pypdf"),
+    ],
+)
+def test_without_its_package_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, name: str, package: str
+) -> None:
+    files = make_office_files(tmp_path)
+    for other in (".html", ".pdf"):
+        files[other] = tmp_path / f"a{other}"
+        files[other].write_bytes(pdf([content("Page one.")]))
+    replace_package(tmp_path, monkeypatch, name, "raise ImportError")
+    install = rf'{package} is not installed; run: pip install "qtmiddleware\[documents\]"'
+    with pytest.raises(MissingExtra, match=install):
+        read_document(files[ending])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import time; time.sleep(3600)", "reading it takes too long"),
+        # In C, without ever letting go of the interpreter.
+        ("sum(iter(int, 1))", "reading it takes too long"),
+        ("import ctypes; ctypes.string_at(0)", "reading it crashed"),
+        ("bytearray(1 << 33)", "reading it takes too much memory"),
+        ("raise SystemExit(5)", "reading it crashed"),
+        ("print('noise'); raise KeyError('secret')", "KeyError"),
+        ("def f(): f()\n    f()", "RecursionError"),
+    ],
+)
+def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, why: str
+) -> None:
+    if "bytearray" in code and sys.platform != "linux":
+        pytest.skip("the system holds no process to a limit of memory")
+    files = make_office_files(tmp_path)
+    replace_package(
+        tmp_path, monkeypatch, "openpyxl", f"def load_workbook(*_, **__):\n    {code}\n"
+    )
+
+    def read(seconds: float) -> list[int]:
+        """Return how many pieces the file beside the bad one has, each time there was time."""
+        found: list[int] = []
+        with Converter(seconds) as converter:
+            for _ in range(2):
+                with pytest.raises(UnreadableDocument, match=why) as caught:
+                    read_document(files[".xlsx"], converter=converter)
+                assert "secret" not in str(caught.value)
+                with suppress(UnreadableDocument):
+                    found.append(len(read_document(files[".docx"], converter=converter)))
+        return found
+
+    # What hangs is waited for to the end; everything else has time.
+    seconds = 3.0 if "too long" in why else PATIENCE
+    assert with_enough_time(read, lambda found: len(found) == 2, seconds=seconds)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_one_process_without_secrets_reads_all_and_ends_with_the_converter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"OPENAI_API_KEY": "a", "MY_SERVICE": "sk-verysecret0123456789", "PGPASSWORD": "b"}
+    secrets |= {"HTTPS_PROXY": "http://me:precious@proxy:3128"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    path = make_office_files(tmp_path)[".docx"]
+    with Converter() as converter:
+        read_document(path, converter=converter)
+        process = converter._process
+        assert process is not None
+        environment = Path(f"/proc/{process.pid}/environ").read_text()
+        assert "PATH=" in environment
+        assert not any(f"{name}=" in environment for name in secrets)
+        assert "precious" not in environment
+        read_document(path, converter=converter)
+        assert converter._process is process
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_a_module_in_the_working_folder_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_office_files(tmp_path)[".xlsx"]
+    for name in ("openpyxl", "json", "docx"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'planted')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [it for it in sys.path if it])
+    assert read_document(path)
+    assert not (tmp_path / "planted").exists()
+
+
+def test_a_link_is_not_followed_unless_it_is_named(tmp_path: Path, converter: Converter) -> None:
+    for name in ("a.csv", "a.html"):
+        link = tmp_path / f"link{Path(name).suffix}"
+        (tmp_path / name).write_text("<p>a,b\n")
+        link.symlink_to(tmp_path / name)
+        with pytest.raises(UnreadableDocument, match="cannot be opened"):
+            read_document(link, follow_link=False, converter=converter)
+        assert read_document(link, converter=converter)
