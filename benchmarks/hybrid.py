@@ -86,7 +86,7 @@ def searched(data: Dataset, name: str, kept: Path) -> Searched:
     asked = list(dict.fromkeys(question.text for question in data.questions))
     queries = embedded(asked, kept / f"{name.replace('/', '_')}.questions.npz")
     store = SQLiteStore(":memory:", embedding_model=MODEL, dimension=vectors.shape[1])
-    store.upsert(data.passages, vectors)
+    store.write(zip(data.passages, vectors, strict=True))
     return Searched(store, dict(zip(asked, queries, strict=True)))
 
 

@@ -107,7 +107,9 @@ class Bench:
             index.namespaces.clear()
         seen = len(self._world.exchanges)
         with suppress(StoreError):
-            retriever.store.upsert([Passage("a", "the red lamp")], embed(["the red lamp"]))
+            retriever.store.write(
+                zip([Passage("a", "the red lamp")], embed(["the red lamp"]), strict=True)
+            )
         retriever.close()
         sent = [one for one in self._world.exchanges[seen:] if "upsert" in one.path]
         return [(one.index, one.path, one.json) for one in sent]
@@ -180,7 +182,11 @@ def search_pools(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 
 def filled() -> MemoryStore:
     store = MemoryStore(embedding_model="embed", dimension=DIMENSION)
-    store.upsert([Passage(str(at), text * 3) for at, text in enumerate(TEXTS)], embed(TEXTS))
+    store.write(
+        zip(
+            [Passage(str(at), text * 3) for at, text in enumerate(TEXTS)], embed(TEXTS), strict=True
+        )
+    )
     return store
 
 

@@ -115,7 +115,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("index") / INDEX.name
     embedder = find_embedder("all-MiniLM-L6-v2")
     with SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension) as store:
-        store.upsert(PASSAGES, embedder.embed([passage.text for passage in PASSAGES]))
+        store.write(
+            zip(PASSAGES, embedder.embed([passage.text for passage in PASSAGES]), strict=True)
+        )
     return path.parent
 
 

@@ -86,7 +86,9 @@ def open_index(
         if store.count() != len(dataset.passages):
             for start in range(0, len(dataset.passages), BATCH):
                 batch = dataset.passages[start : start + BATCH]
-                store.upsert(batch, embedder.embed([passage.text for passage in batch]))
+                store.write(
+                    zip(batch, embedder.embed([passage.text for passage in batch]), strict=True)
+                )
                 if progress is not None:
                     progress("embedding passages", start + len(batch), len(dataset.passages))
     except BaseException:

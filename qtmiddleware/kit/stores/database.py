@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -26,11 +26,16 @@ _DISK: Final = (
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 )
+# SQLite itself makes the tables of a full-text index and of its statistics.
+_SCHEMA: Final = """
+SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'
+AND NOT (type = 'table' AND name GLOB 'words_*') LIMIT 100
+"""
 
 
 def open_database(
     path: str,
-    statements: tuple[str, ...],
+    statements: Sequence[str],
     *,
     version: int,
     subject: str,
@@ -110,17 +115,16 @@ def explain_errors(subject: str, *more: type[Exception]) -> Iterator[None]:
         raise
     except kinds as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        reason = (
+            "it is damaged, or not of this version of qtmiddleware, and was not changed; delete it"
+            " and ingest again"
+        )
         if isinstance(error, OSError):
             reason = f"{error.strerror}; name a file that can be written"
         elif code in _BUSY:
             reason = "another process is writing to it; try again when that has ended"
         elif code in _DISK:
             reason = f"{error}; it needs a folder that can be written, with room on the disk"
-        else:
-            reason = (
-                "it is damaged, or not of this version of qtmiddleware, and was not changed;"
-                " delete it and ingest again"
-            )
         raise StoreError(f"{subject} cannot be used: {reason}") from None
 
 
@@ -135,7 +139,7 @@ def _create_private_file(path: Path) -> None:
 
 def _prepare_tables(
     connection: sqlite3.Connection,
-    statements: tuple[str, ...],
+    statements: Sequence[str],
     version: int,
     meta: Mapping[str, Any],
 ) -> None:
@@ -145,30 +149,17 @@ def _prepare_tables(
     """
     # With the usual 4 KB, passages with vectors would waste half of the space.
     connection.execute("PRAGMA page_size = 16384")
-    if not _list_tables(connection):
+    if not connection.execute(_SCHEMA).fetchall():
         connection.execute("BEGIN IMMEDIATE")
         # Another process may have created the tables meanwhile.
-        if not _list_tables(connection):
+        if not connection.execute(_SCHEMA).fetchall():
             for statement in (*statements, f"PRAGMA user_version = {version}"):
                 connection.execute(statement)
             for row in meta.items():
                 connection.execute("INSERT INTO meta VALUES (?, ?)", row)
         connection.execute("COMMIT")
-    expected = connect(MEMORY)
-    for statement in statements:
-        expected.execute(statement)
-    is_ours = _list_tables(connection) == _list_tables(expected)
-    expected.close()
-    if not is_ours or connection.execute("PRAGMA user_version").fetchone()[0] != version:
+    schema = {sql for (sql,) in connection.execute(_SCHEMA)}
+    if (version,) != connection.execute("PRAGMA user_version").fetchone() or schema != {
+        *statements
+    }:
         raise sqlite3.DatabaseError("these are other tables")
-
-
-def _list_tables(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
-    """Return type, name and SQL of the first hundred tables, indexes, views and triggers."""
-    # The SQL of a full-text table's own tables depends on the version of SQLite.
-    return set(
-        connection.execute(
-            "SELECT type, name, iif(name GLOB 'words_*' AND type = 'table', '', sql)"
-            " FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
-        )
-    )

@@ -19,13 +19,20 @@ DEEPEST: Final = 16
 """The maximum nesting depth of conditions. A filter must not exhaust Python's stack."""
 
 _SCALARS: Final = (str, int, float)
+_LISTS: Final = (list, tuple, set, frozenset)
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
     "$lt": operator.lt,
     "$lte": operator.le,
 }
-_OPERATORS: Final = ("$eq", "$ne", *_ORDERS, "$in", "$nin", "$exists")
+_OPERATORS: Final = {
+    **dict.fromkeys(("$eq", "$ne"), "a text, a number or a boolean"),
+    **dict.fromkeys(_ORDERS, "a number"),
+    **dict.fromkeys(("$in", "$nin"), "a list of texts, numbers and booleans"),
+    "$exists": "true or false",
+}
+"""What each operator takes."""
 
 
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
@@ -53,71 +60,60 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
 
 def _build_conjunction(conditions: Any, depth: int) -> Matcher:
-    """Return a function that checks whether metadata meets all *conditions*, a mapping."""
-    if not isinstance(conditions, Mapping):
-        raise _build_error("a condition", "a mapping from fields, $and or $or", conditions)
-    if depth > DEEPEST:
-        raise _build_error("conditions", f"nested at most {DEEPEST} deep", conditions)
-    matchers = [_build_condition(key, value, depth) for key, value in conditions.items()]
+    if not isinstance(conditions, Mapping) or depth > DEEPEST:
+        allowed = f"a mapping from fields, $and or $or, nested at most {DEEPEST} deep"
+        raise _build_error("a condition", allowed, _name_kind(conditions))
+    matchers = [
+        matcher for item in conditions.items() for matcher in _build_conditions(*item, depth)
+    ]
     # For a single condition, this saves a function call per passage.
     return (
         matchers[0] if len(matchers) == 1 else lambda metadata: all(m(metadata) for m in matchers)
     )
 
 
-def _build_condition(name: Any, operand: Any, depth: int) -> Matcher:
-    """Return a function for one condition: *name* is a field, ``$and`` or ``$or``."""
+def _build_conditions(name: Any, operand: Any, depth: int) -> list[Matcher]:
+    """Return a function per condition on *name*, which is a field, ``$and`` or ``$or``."""
     if name in ("$and", "$or"):
         if not isinstance(operand, list | tuple) or not operand:
-            raise _build_error(name, "a list of one or more conditions", operand)
+            raise _build_error(name, "a list of one or more conditions", _name_kind(operand))
         matchers = [_build_conjunction(condition, depth + 1) for condition in operand]
         combine = all if name == "$and" else any
-        return lambda metadata: combine(matcher(metadata) for matcher in matchers)
+        return [lambda metadata: combine(matcher(metadata) for matcher in matchers)]
     if not isinstance(name, str) or name.startswith("$"):
-        raise InvalidQuery(
-            f"the filter cannot be applied: {name!r} is not the name of a field, $and or $or",
-            argument="filter",
+        raise _build_error("a name", "that of a field, $and or $or", repr(name))
+    operators = operand if isinstance(operand, Mapping) else {"$eq": operand}
+    if not operators:
+        raise _build_error(
+            f"the field {name!r}", f"a value or {', '.join(_OPERATORS)}", _name_kind(operand)
         )
-    if not isinstance(operand, Mapping):
-        return _build_operator(name, "$eq", operand)
-    if not operand:
-        raise _build_error(f"the field {name!r}", f"a value or {', '.join(_OPERATORS)}", operand)
-    matchers = [_build_operator(name, key, value) for key, value in operand.items()]
-    return lambda metadata: all(matcher(metadata) for matcher in matchers)
+    return [_build_operator(name, key, value) for key, value in operators.items()]
 
 
 def _build_operator(field: str, name: Any, operand: Any) -> Matcher:
     """Return a function that compares *field* with *operand* by the operator *name*."""
-    if name in ("$eq", "$ne"):
-        if not isinstance(operand, _SCALARS):
-            raise _build_error(name, "a text, a number or a boolean", operand)
-        return _build_membership(field, [operand], is_wanted=name == "$eq")
-    if name in ("$in", "$nin"):
-        is_list = isinstance(operand, list | tuple | set | frozenset)
-        if not is_list or not all(isinstance(value, _SCALARS) for value in operand):
-            raise _build_error(name, "a list of texts, numbers and booleans", operand)
-        return _build_membership(field, operand, is_wanted=name == "$in")
-    if name in _ORDERS:
+    match name:
+        case "$eq" | "$ne" if isinstance(operand, _SCALARS):
+            return _build_membership(field, [operand], is_wanted=name == "$eq")
+        case "$in" | "$nin" if isinstance(operand, _LISTS) and all(
+            isinstance(value, _SCALARS) for value in operand
+        ):
+            return _build_membership(field, operand, is_wanted=name == "$in")
         # NaN and infinity are not valid in JSON.
-        if not _is_number(operand) or not abs(operand) < inf:
-            raise _build_error(name, "a number", operand)
-        compare = _ORDERS[name]
-        return lambda metadata: any(
-            _is_number(value) and compare(value, operand) for value in _list_values(metadata, field)
-        )
-    if name == "$exists":
-        if not isinstance(operand, bool):
-            raise _build_error(name, "true or false", operand)
-        return lambda metadata: (metadata.get(field) is not None) is operand
-    raise InvalidQuery(
-        f"the filter cannot be applied: {name!r} is not an operator; the operators are"
-        f" {', '.join(_OPERATORS)}",
-        argument="filter",
-    )
+        case "$gt" | "$gte" | "$lt" | "$lte" if _is_number(operand) and abs(operand) < inf:
+            compare = _ORDERS[name]
+            return lambda metadata: any(
+                _is_number(value) and compare(value, operand)
+                for value in _list_values(metadata, field)
+            )
+        case "$exists" if isinstance(operand, bool):
+            return lambda metadata: (metadata.get(field) is not None) is operand
+    if name in _OPERATORS:
+        raise _build_error(name, _OPERATORS[name], _name_kind(operand))
+    raise _build_error("an operator", f"one of {', '.join(_OPERATORS)}", repr(name))
 
 
 def _build_membership(field: str, operands: Iterable[Any], *, is_wanted: bool) -> Matcher:
-    """Return a function that checks whether *operands* have, or lack, a value of *field*."""
     # In Python, True equals 1, so each value is paired with whether it is a boolean.
     known = frozenset((isinstance(operand, bool), operand) for operand in operands)
     return lambda metadata: (
@@ -138,8 +134,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _build_error(subject: str, allowed: str, value: Any) -> InvalidQuery:
-    kind = "null" if value is None else type(value).__name__
+def _build_error(subject: str, allowed: str, found: str) -> InvalidQuery:
     return InvalidQuery(
-        f"the filter cannot be applied: {subject} must be {allowed}, not {kind}", argument="filter"
+        f"the filter cannot be applied: {subject} must be {allowed}, not {found}", argument="filter"
     )
+
+
+def _name_kind(value: Any) -> str:
+    """Name the type of *value*, because messages must not quote the values of a filter."""
+    return "null" if value is None else type(value).__name__

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import ConfigError, InvalidQuery, StoreError
 from qtmiddleware.kit.stores.filters import build_matcher
-from qtmiddleware.kit.stores.passages import ClosingStore, pair_vectors
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.retrieval.running_call import record_read_units
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
+from qtmiddleware.runtime.forking import MadeOnce
 
 # Source: https://docs.pinecone.io/reference/api/database-limits
 MOST_IDS: Final = 1_000
@@ -44,7 +43,7 @@ _ADVICE: Final = {
 }
 
 
-class PineconeStore(ClosingStore):
+class PineconeStore:
     """Keeps passages in one namespace of a dense Pinecone index, with vectors of your own embedder.
 
     The first use checks the type and the dimension of the index's vectors. Pinecone does not record
@@ -62,57 +61,55 @@ class PineconeStore(ClosingStore):
     - Pinecone is eventually consistent: searches and `count` see a write or a removal a little
       later.
 
-    Thread-safe, with the client's own timeouts and retries. Methods raise `StoreError`, and
-    `InvalidQuery` for an invalid filter.
+    Thread-safe, with the client's own timeouts and retries; a context manager. Methods raise
+    `StoreError`, and `InvalidQuery` for an invalid filter.
 
     Args:
-        index: an index of the ``pinecone`` client, or any object with the same methods.
+        index: an index of the ``pinecone`` client, or any object with the same methods. It stays
+            open. ``None`` opens one with *open_index*.
         embedding_model: the model of all vectors, for error messages.
         dimension: the length of all vectors.
         namespace: the namespace; ``""`` and ``"__default__"`` are the same.
         text_field: the metadata field that contains the text.
-        opened: resources that are closed together with the store.
-        reopen: opens the index again in a forked process, and adds what to close to a stack.
+        open_index: opens the index, once per process. The store closes it.
     """
 
     def __init__(
         self,
-        index: Any,
+        index: Any = None,
         *,
         embedding_model: str,
         dimension: int,
         namespace: str = "",
         text_field: str = "text",
-        opened: ExitStack | None = None,
-        reopen: Callable[[ExitStack], Any] | None = None,
+        open_index: Callable[[], Any] | None = None,
     ) -> None:
+        self._own_index = MadeOnce[Any]()
+        self._get_index: Callable[[], Any] = lambda: index
+        if open_index is not None:
+            self._get_index = lambda: self._own_index.get(open_index)
+            index = self._get_index()
         # An async index has the same methods, but they return coroutines.
         if is_async(index.query):
             raise StoreError("the Pinecone index must not be async; use pinecone.Pinecone().Index")
-        self._index = index
         self._embedding_model = embedding_model
         self._dimension = dimension
         # Some clients use None for the default namespace.
         self._namespace = namespace or ""
         self._text_field = text_field
-        self._opened = opened or ExitStack()
-        self._reopen = reopen
-        self._lock = make_lock()
         self._closed = False
         self._metric: str | None = None
-        host = getattr(index, "host", None)
-        self._host = str(host).rpartition("://")[2].rstrip("/") if host else ""
+        self._host = str(getattr(index, "host", None) or "").rpartition("://")[2].rstrip("/")
         self._subject = f"the Pinecone index {self._host}".rstrip()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Leave the connections that this package opened to the parent process after a fork."""
-        if self._reopen is not None:
-            leave_to_parent(self._index, self._opened)
-            self._index, self._opened = None, ExitStack()
 
     def __repr__(self) -> str:
         return f"PineconeStore({self._host!r}, namespace={self._namespace!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def identity(self) -> str:
@@ -133,7 +130,8 @@ class PineconeStore(ClosingStore):
         removed. After a failure, the batches already sent stay in the index. Repeat the write to
         complete it.
         """
-        stale_ids = dict.fromkeys(delete)
+        # An id that Pinecone cannot store is not stored there either.
+        stale_ids = dict.fromkeys(filter(_is_valid_id, delete))
         for batch in self._build_batches(passages):
             self._check_index_once()
             answer = self._call("upsert", vectors=batch, namespace=self._namespace)
@@ -145,25 +143,10 @@ class PineconeStore(ClosingStore):
             for record in batch:
                 stale_ids.pop(record["id"], None)
         # Outdated passages are removed last, so that readers never miss a replaced passage.
-        self.delete(list(stale_ids))
-
-    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages* with their *vectors*. A passage replaces a stored one with the same id.
-
-        The method checks all passages before it sends the first one.
-        """
-        pairs = list(pair_vectors(passages, vectors))
-        for passage, vector in pairs:
-            self._build_record_and_size(passage, vector)
-        self.write(pairs)
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*, 1,000 per request. Unknown ids are ignored."""
-        # An id that Pinecone cannot store is not stored there either.
-        stored_ids = list(dict.fromkeys(filter(_is_valid_id, ids)))
-        for start in range(0, len(stored_ids), MOST_IDS):
-            batch = stored_ids[start : start + MOST_IDS]
-            self._call("delete", may_be_missing=True, ids=batch, namespace=self._namespace)
+        ids = list(stale_ids)
+        for start in range(0, len(ids), MOST_IDS):
+            part = ids[start : start + MOST_IDS]
+            self._call("delete", may_be_missing=True, ids=part, namespace=self._namespace)
 
     def search(
         self,
@@ -178,11 +161,13 @@ class PineconeStore(ClosingStore):
         better: a Euclidean distance is negated.
         """
         vector = self._convert_vector(query, "the query")
+        condition = {}
         if filter:
             # Called only for its checks: all stores reject the same filters.
             build_matcher(filter)
-        condition = {"filter": _convert_filter_value(filter)} if filter else {}
-        metric = self._check_index_once()
+            condition = {"filter": _convert_filter_value(filter)}
+        # A Euclidean index returns distances, so the smallest is the best.
+        sign = -1.0 if self._check_index_once() == "euclidean" else 1.0
         if top_k < 1:
             return []
         answer = self._call(
@@ -193,9 +178,12 @@ class PineconeStore(ClosingStore):
             include_metadata=True,
             **condition,
         )
-        # A Euclidean index returns distances, so the smallest is the best.
-        sign = -1.0 if metric == "euclidean" else 1.0
-        records = [self._read_match(match, sign) for match in answer.matches]
+        records = []
+        for match in answer.matches:
+            fields = {name: _restore_integer(it) for name, it in (match.metadata or {}).items()}
+            text = str(fields.pop(self._text_field, ""))
+            score = sign * (match.score or 0.0)
+            records.append({"id": match.id, "score": score, "text": text, "metadata": fields})
         return sorted(records, key=lambda record: (-record["score"], record["id"]))
 
     def count(self) -> int:
@@ -206,13 +194,13 @@ class PineconeStore(ClosingStore):
         is_default = self._namespace in _DEFAULT_NAMESPACES
         names = _DEFAULT_NAMESPACES if is_default else (self._namespace,)
         return max(
-            (namespaces[name].vector_count or 0 for name in names if name in namespaces), default=0
+            namespaces[name].vector_count or 0 if name in namespaces else 0 for name in names
         )
 
     def close(self) -> None:
         """Close the connections that the store opened. An index that you passed in stays open."""
         self._closed = True
-        self._opened.close()
+        self._own_index.close()
 
     def _check_index_once(self) -> str:
         """Return the index's metric. The first call checks the index's type and dimension."""
@@ -251,43 +239,34 @@ class PineconeStore(ClosingStore):
     def _build_record_and_size(
         self, passage: Passage, vector: Sequence[float]
     ) -> tuple[dict[str, Any], int]:
-        """Return the record in which Pinecone stores *passage*, and its size in bytes.
-
-        The record's metadata is the passage's metadata, and its text under the name of the text
-        field. Pinecone itself checks the metadata's names and values.
-        """
+        """Return the record in which Pinecone stores *passage*, and its size in bytes."""
+        owner = f"the passage {str(passage.id)[:80]!r}"
         if not _is_valid_id(passage.id):
             raise StoreError(
-                f"the id {str(passage.id)[:80]!r} cannot be stored in Pinecone: ids must be 1 to"
-                f" {LONGEST_ID} ASCII characters, without NUL"
+                f"{owner} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
+                " characters, without NUL"
             )
         fields = {name: value for name, value in passage.metadata.items() if value is not None}
+        fields[self._text_field] = passage.text
         try:
-            encoded = json.dumps(
-                {**fields, self._text_field: passage.text}, ensure_ascii=False, allow_nan=False
-            )
+            encoded = replace_surrogates(json.dumps(fields, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise StoreError(
-                f"the metadata of the passage {passage.id!r} must be JSON ({type(error).__name__})"
+                f"the metadata of {owner} must be JSON ({type(error).__name__})"
             ) from None
-        encoded = replace_surrogates(encoded)
         size = len(encoded.encode())
         if size > MOST_METADATA_BYTES:
             raise StoreError(
-                f"the text and metadata of the passage {passage.id!r} are {size:,} bytes; Pinecone"
-                f" keeps at most {MOST_METADATA_BYTES:,} a record: make the chunks smaller"
+                f"the text and metadata of {owner} are {size:,} bytes; Pinecone keeps at most"
+                f" {MOST_METADATA_BYTES:,} a record: make the chunks smaller"
             )
-        values = self._convert_vector(vector, f"the passage {passage.id!r}")
+        values = self._convert_vector(vector, owner)
         if not any(values):
-            raise StoreError(
-                f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not"
-                " accept"
-            )
+            raise StoreError(f"the vector of {owner} is all zeros, which Pinecone does not accept")
         record = {"id": passage.id, "values": values, "metadata": json.loads(encoded)}
         return record, size + len(values) * _NUMBER_BYTES + len(passage.id) + _FRAME_BYTES
 
     def _convert_vector(self, vector: Any, owner: str) -> list[float]:
-        """Return *vector* as a list of finite numbers. Error messages name the vector's *owner*."""
         try:
             numbers = [float(number) for number in vector]
         except (TypeError, ValueError):
@@ -298,12 +277,6 @@ class PineconeStore(ClosingStore):
             )
         return numbers
 
-    def _read_match(self, match: Any, sign: float) -> Record:
-        fields = {name: _restore_integer(value) for name, value in (match.metadata or {}).items()}
-        text = str(fields.pop(self._text_field, ""))
-        score = sign * (match.score or 0.0)
-        return {"id": match.id, "score": score, "text": text, "metadata": fields}
-
     def _call(self, method: str, *, may_be_missing: bool = False, **arguments: Any) -> Any:
         """Call a *method* of the index, and return its answer.
 
@@ -312,11 +285,8 @@ class PineconeStore(ClosingStore):
         if self._closed:
             raise StoreError(f"{self._subject} cannot be used: the store is closed")
         with _explain_errors(self._subject):
-            with self._lock:
-                if self._index is None and self._reopen is not None:
-                    self._index = self._reopen(self._opened)
             try:
-                answer = getattr(self._index, method)(**arguments)
+                answer = getattr(self._get_index(), method)(**arguments)
             except Exception as error:
                 if may_be_missing and getattr(error, "status_code", None) == 404:
                     return None
@@ -326,7 +296,7 @@ class PineconeStore(ClosingStore):
 
 
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> PineconeStore:
-    """Open the Pinecone store that *options* describe; closing the store also closes its client.
+    """Open the Pinecone store that *options* describe; closing the store also closes the index.
 
     The API key is read from ``PINECONE_API_KEY``. Pinecone is called once, unless the options give
     the host of the index.
@@ -346,25 +316,18 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
         raise StoreError(f"the key for Pinecone is missing: set {_KEY_VARIABLE} in the environment")
     from pinecone import Pinecone
 
-    def open_index(resources: ExitStack) -> Any:
-        client = Pinecone(api_key=api_key)
-        resources.callback(client.close)
-        index = client.Index(**{"host": options.host} if options.host else {"name": options.index})
-        resources.callback(index.close)
-        return index
+    def open_index() -> Any:
+        place = {"host": options.host} if options.host else {"name": options.index}
+        with closing(Pinecone(api_key=api_key)) as client:
+            return client.Index(**place)
 
-    with (
-        ExitStack() as opened,
-        _explain_errors(f"the Pinecone index {options.host or options.index!r}"),
-    ):
+    with _explain_errors(f"the Pinecone index {options.host or options.index!r}"):
         return PineconeStore(
-            open_index(opened),
             embedding_model=embedding_model,
             dimension=dimension,
             namespace=options.namespace,
             text_field=options.text_field,
-            opened=opened.pop_all(),
-            reopen=open_index,
+            open_index=open_index,
         )
 
 

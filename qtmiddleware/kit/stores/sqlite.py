@@ -10,32 +10,22 @@ from contextlib import closing, contextmanager, nullcontext
 from itertools import islice, takewhile
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from qtmiddleware.errors import StoreError
+from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.kit.stores.database import MEMORY, connect, explain_errors, open_database
 from qtmiddleware.kit.stores.filters import build_matcher
-from qtmiddleware.kit.stores.passages import (
-    CATEGORIES,
-    ClosingStore,
-    build_row,
-    convert_vectors,
-    extract_index_words,
-    extract_query_words,
-    normalise_vectors,
-    pair_vectors,
-)
+from qtmiddleware.kit.stores.words import CATEGORIES, extract_index_words, extract_query_words
 from qtmiddleware.protocols import Filter, Passage, Record
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from qtmiddleware.kit.stores.passages import Floats
-
-    Rows = NDArray[np.int64]
+    Floats = NDArray[np.float32]
 
 BATCH: Final = 500
 """The number of passages per batch of a write. Only one batch is in memory at a time."""
@@ -62,19 +52,18 @@ _INSERT_PASSAGE: Final = "INSERT INTO passages (id, text, metadata, vector) VALU
 _INSERT_WORDS: Final = "INSERT INTO words (rowid, text) SELECT row, ? FROM passages WHERE id = ?"
 # The column "rank" is lower for better matches, so its sign is changed.
 _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
-_MOST_FILTERS: Final = 32
-"""The maximum number of filters whose rows are cached. Each user may have another filter."""
+_META: Final = "SELECT value FROM meta WHERE key = ?"
 
 
-class SQLiteStore(ClosingStore):
+class SQLiteStore:
     """Keeps passages in one SQLite file, and finds them by vector or by word.
 
     Use this store for up to about 100,000 passages. Each search compares the query with all
     vectors, in memory, by cosine. Writes by other processes are visible in the next search.
 
-    Thread-safe. In a file, searches do not wait for writes. After a fork, the child process opens
-    its own connections. A write is saved completely or not at all, even if the process is killed. A
-    power failure may undo the last writes, each of them completely.
+    Thread-safe; a context manager. In a file, searches do not wait for writes. After a fork, the
+    child process opens its own connections. A write is saved completely or not at all, even if the
+    process is killed.
 
     Args:
         path: the path of a file, or ``":memory:"``. The store creates the file and its folders if
@@ -98,24 +87,34 @@ class SQLiteStore(ClosingStore):
         self._one_user = RLock() if self._path == MEMORY else nullcontext()
         self._cache_lock = make_lock()
         self._changes = -1
-        self._vectors: tuple[Rows, list[str], Floats] | None = None
-        self._metadata: tuple[list[int], list[Any]] | None = None
-        self._rows_by_filter: dict[str, Rows] = {}
+        self._ids: list[str] = []
+        self._rows: Any = None
+        self._vectors: Any = None
+        self._metadata: list[Any] | None = None
         meta = {
             "embedding_model": embedding_model,
             "dimension": dimension,
             "identity": uuid4().hex,
             "changes": 0,
         }
-        first = open_database(
-            self._path, _TABLES, version=_VERSION, subject=self._subject, meta=meta
+        self._idle = deque(
+            [open_database(self._path, _TABLES, version=_VERSION, subject=self._subject, meta=meta)]
         )
-        self._idle = deque([first])
         try:
-            self._identity = self._read_identity(embedding_model)
+            with self._open_transaction() as connection:
+                saved = dict(connection.execute("SELECT key, value FROM meta LIMIT 10"))
+            model, vector_length = saved.get("embedding_model"), saved.get("dimension")
+            if (model, vector_length) != (embedding_model, dimension):
+                raise StoreError(
+                    f"{self._subject} was made with the embedding model {model!r} ({vector_length}"
+                    f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}):"
+                    f" their vectors mean different things. Use {model!r}, or ingest again into"
+                    " another path"
+                )
         except BaseException:
             self.close()
             raise
+        self._identity = str(saved.get("identity"))
         register_fork_reset(self)
 
     def reset_state(self) -> None:
@@ -126,6 +125,16 @@ class SQLiteStore(ClosingStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self.close()
 
     @property
     def identity(self) -> str:
@@ -147,24 +156,12 @@ class SQLiteStore(ClosingStore):
         """
         pairs = iter(list(passages) if self._path == MEMORY else passages)
         # Ids that are not valid text cannot be stored, so they need not be deleted.
-        stale_ids = [(id_,) for id_ in delete if id_ == id_.encode("utf-8", "replace").decode()]
+        stale_ids = [id_ for id_ in delete if id_ == replace_surrogates(id_)]
         with self._open_transaction("BEGIN IMMEDIATE") as connection:
             _delete_passages(connection, stale_ids)
             while batch := list(islice(pairs, BATCH)):
                 self._write_batch(connection, batch)
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
-
-    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages* with their *vectors*, in one transaction.
-
-        A passage replaces the stored passage with the same id. If several passages have the same
-        id, the last one is stored.
-        """
-        self.write(pair_vectors(passages, vectors))
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*, in one transaction. Unknown ids are ignored."""
-        self.write((), delete=ids)
 
     def count(self) -> int:
         """Return the number of passages."""
@@ -185,13 +182,30 @@ class SQLiteStore(ClosingStore):
         score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
         sorted by id.
         """
-        vector = convert_vectors([query], self._dimension)[0]
+        vector = _normalise(self._convert_vectors([query], ["the query"]).copy())[0]
+        import numpy as np
+
         with self._open_transaction() as connection:
-            allowed = self._find_rows(connection, filter) if filter else None
-            rows, ids, vectors = self._read_vectors(connection)
+            ids, rows, vectors, metadata = self._load(connection, with_metadata=bool(filter))
+            positions = np.arange(len(ids))
+            if filter:
+                matches = build_matcher(filter)
+                positions = positions[[matches(value) for value in metadata]]
+            scores = np.round(vectors @ vector, DIGITS)[positions]
+            if 0 < top_k < len(positions):
+                # All vectors with the lowest score are kept for now: they are sorted by id below.
+                lowest_score = np.partition(scores, -top_k)[-top_k]
+                positions, scores = (
+                    positions[scores >= lowest_score],
+                    scores[scores >= lowest_score],
+                )
+            best = sorted(
+                zip(positions.tolist(), scores.tolist(), strict=True),
+                key=lambda match: (-match[1], ids[match[0]]),
+            )
             return [
-                _read_record(connection, row, score)
-                for row, score in _find_nearest(rows, ids, vectors, vector, top_k, allowed)
+                _read_record(connection, int(rows[position]), round(score, DIGITS))
+                for position, score in best[: max(0, top_k)]
             ]
 
     def keyword_search(
@@ -203,9 +217,8 @@ class SQLiteStore(ClosingStore):
     ) -> list[Record]:
         """Return the *top_k* passages that best match the words of *text* and meet *filter*.
 
-        The best passage comes first. Results have the same keys as those of `search`. The score is
-        BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009); greater is better. Passages with equal
-        scores are sorted by id.
+        Results have the same keys and order as those of `search`. The score is BM25 (k1 1.2, b
+        0.75; Robertson and Zaragoza 2009); greater is better.
 
         The search covers each passage's text and the field ``context`` of its metadata. *text* has
         no query syntax. In scripts without spaces, each pair of adjacent characters is a word.
@@ -214,7 +227,12 @@ class SQLiteStore(ClosingStore):
         if not words or top_k < 1:
             return []
         with self._open_transaction() as connection:
-            allowed = set(self._find_rows(connection, filter).tolist()) if filter else None
+            allowed = None
+            if filter:
+                matches = build_matcher(filter)
+                _, rows, _, metadata = self._load(connection, with_metadata=True)
+                pairs = zip(rows.tolist(), metadata, strict=True)
+                allowed = {row for row, value in pairs if matches(value)}
             # An open cursor would show the connection's next reader an outdated view of the file.
             with closing(connection.execute(_KEYWORDS, (words,))) as cursor:
                 ranked = (match for match in cursor if allowed is None or match[0] in allowed)
@@ -231,10 +249,6 @@ class SQLiteStore(ClosingStore):
         # A connection that is still in use is closed at the end of its transaction.
         while self._idle:
             self._idle.pop().close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_idle"):
-            self.close()
 
     @contextmanager
     def _open_transaction(self, begin: str = "BEGIN") -> Iterator[sqlite3.Connection]:
@@ -260,91 +274,81 @@ class SQLiteStore(ClosingStore):
                 if self._closed:
                     self.close()
 
-    def _read_identity(self, embedding_model: str) -> str:
-        """Return the store's identity.
-
-        Raises `StoreError` if the stored vectors are from another model.
-        """
-        with self._open_transaction() as connection:
-            meta = dict(connection.execute("SELECT key, value FROM meta LIMIT 10"))
-            model, dimension, identity = (
-                meta.get(key) for key in ("embedding_model", "dimension", "identity")
-            )
-        if (model, dimension) != (embedding_model, self._dimension):
-            raise StoreError(
-                f"{self._subject} was made with the embedding model {model!r} ({dimension} numbers"
-                f" a vector) and cannot be used with {embedding_model!r} ({self._dimension}): their"
-                f" vectors mean different things. Use {model!r}, or ingest again into another path"
-            )
-        return str(identity)
-
     def _write_batch(
         self, connection: sqlite3.Connection, batch: Sequence[tuple[Passage, Sequence[float]]]
     ) -> None:
-        """Write the passages of *batch*, replacing stored passages with the same ids."""
-        rows = [build_row(passage) for passage, _ in batch]
-        ids = [row[0] for row in rows]
-        vectors = convert_vectors([vector for _, vector in batch], self._dimension, passage_ids=ids)
-        # Of several passages with one id, the last stays. Vectors have the same byte order on
-        # every machine.
-        by_id = {
-            row[0]: (*row, vector.tobytes())
-            for row, vector in zip(rows, vectors.astype("<f4"), strict=True)
-        }
-        _delete_passages(connection, [(id_,) for id_ in by_id])
-        connection.executemany(_INSERT_PASSAGE, by_id.values())
-        connection.executemany(
-            _INSERT_WORDS,
-            [(extract_index_words(row[1], row[2]), id_) for id_, row in by_id.items()],
-        )
+        # Of several passages with one id, the last stays.
+        by_id = {passage.id: (passage, vector) for passage, vector in batch}
+        owners = [f"the passage {id_!r}" for id_ in by_id]
+        vectors = self._convert_vectors([vector for _, vector in by_id.values()], owners)
+        rows, words = [], []
+        # Vectors have the same byte order on every machine.
+        for (passage, _), vector in zip(by_id.values(), vectors.astype("<f4"), strict=True):
+            try:
+                passage.id.encode()
+                metadata = json.dumps(dict(passage.metadata))
+            except (AttributeError, TypeError, ValueError) as error:
+                raise StoreError(
+                    f"the passage {passage.id!r} cannot be stored: its id must be text and its"
+                    f" metadata JSON ({type(error).__name__}); nothing was written"
+                ) from error
+            text, context = replace_surrogates(passage.text), passage.metadata.get("context")
+            rows.append((passage.id, text, metadata, vector.tobytes()))
+            found = f"{text}\n{replace_surrogates(context)}" if isinstance(context, str) else text
+            words.append((extract_index_words(found), passage.id))
+        _delete_passages(connection, by_id)
+        connection.executemany(_INSERT_PASSAGE, rows)
+        connection.executemany(_INSERT_WORDS, words)
 
-    def _read_vectors(self, connection: sqlite3.Connection) -> tuple[Rows, list[str], Floats]:
-        """Return row numbers, ids and vectors of all passages; read the file only if it changed."""
+    def _convert_vectors(self, vectors: Sequence[Sequence[float]], owners: Sequence[str]) -> Floats:
+        """Return *vectors* as an array with one row per vector, or raise `StoreError`."""
+        try:
+            import numpy as np
+        except ImportError as error:
+            raise MissingExtra("numpy", "local") from error
+        try:
+            with np.errstate(over="ignore"):
+                array = np.asarray(vectors, dtype=np.float32)
+        except (TypeError, ValueError):
+            # An embedder may have returned the text instead, and numpy's message quotes it.
+            array = np.empty(0, dtype=np.float32)
+        if array.shape != (len(vectors), self._dimension):
+            raise StoreError(
+                f"the vector of {owners[0]} and all others must be {self._dimension} numbers"
+            )
+        if not np.isfinite(array).all():
+            position = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+            raise StoreError(f"the vector of {owners[position]} must hold finite numbers only")
+        return array
+
+    def _load(
+        self, connection: sqlite3.Connection, *, with_metadata: bool
+    ) -> tuple[list[str], Any, Any, Sequence[Any]]:
+        """Return ids, row numbers, vectors and metadata; the file is read only if it changed."""
         import numpy as np
 
         with self._cache_lock:
-            self._drop_outdated(connection)
-            if self._vectors is None:
-                records = connection.execute("SELECT row, id, vector FROM passages").fetchall()
+            changes = connection.execute(_META, ("changes",)).fetchone()[0]
+            if changes != self._changes or self._vectors is None:
+                select = "SELECT row, id, vector FROM passages ORDER BY row"
+                records = connection.execute(select).fetchall()
                 # An array over a bytearray can be scaled in place, without a second copy.
                 flat = np.frombuffer(bytearray().join(blob for _, _, blob in records), "<f4")
                 vectors = flat.reshape(len(records), self._dimension)
                 if not np.isfinite(vectors).all():
                     raise ValueError
-                self._vectors = (
-                    np.array([row for row, _, _ in records], dtype=np.int64),
-                    [id_ for _, id_, _ in records],
-                    normalise_vectors(vectors.astype(np.float32, copy=False)),
-                )
-            return self._vectors
-
-    def _find_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
-        """Return the row numbers of the passages whose metadata meets *filter*."""
-        import numpy as np
-
-        matches, key = build_matcher(filter), repr(filter)
-        with self._cache_lock:
-            self._drop_outdated(connection)
-            if key not in self._rows_by_filter:
-                if len(self._rows_by_filter) >= _MOST_FILTERS:
-                    self._rows_by_filter.clear()
-                if self._metadata is None:
-                    found = connection.execute("SELECT row, metadata FROM passages").fetchall()
-                    # All metadata is parsed as one text, so that equal keys share one object.
-                    values = json.loads(f"[{','.join(metadata for _, metadata in found)}]")
-                    self._metadata = [row for row, _ in found], values
-                self._rows_by_filter[key] = np.array(
-                    [row for row, value in zip(*self._metadata, strict=True) if matches(value)],
-                    dtype=np.int64,
-                )
-            return self._rows_by_filter[key]
-
-    def _drop_outdated(self, connection: sqlite3.Connection) -> None:
-        """Drop what is cached of the file if the file has changed since."""
-        changes = connection.execute("SELECT value FROM meta WHERE key = 'changes'").fetchone()[0]
-        if changes != self._changes:
-            self._changes, self._rows_by_filter = changes, {}
-            self._vectors = self._metadata = None
+                self._rows = np.array([row for row, _, _ in records], dtype=np.int64)
+                self._ids = [id_ for _, id_, _ in records]
+                self._vectors = _normalise(vectors.astype(np.float32, copy=False))
+                self._metadata, self._changes = None, changes
+            if with_metadata and self._metadata is None:
+                found = connection.execute("SELECT metadata FROM passages ORDER BY row").fetchall()
+                # All metadata is parsed as one text, so that equal keys share one object.
+                parsed = json.loads(f"[{','.join(metadata for (metadata,) in found)}]")
+                if not all(isinstance(metadata, dict) for metadata in parsed):
+                    raise TypeError
+                self._metadata = parsed
+            return self._ids, self._rows, self._vectors, self._metadata or ()
 
 
 class MemoryStore(SQLiteStore):
@@ -364,39 +368,21 @@ class MemoryStore(SQLiteStore):
         return f"MemoryStore(dimension={self._dimension})"
 
 
-def _find_nearest(
-    rows: Rows,
-    ids: Sequence[str],
-    vectors: Floats,
-    vector: Floats,
-    top_k: int,
-    allowed_rows: Rows | None,
-) -> list[tuple[int, float]]:
-    """Return the *top_k* vectors nearest to *vector*, as (row number, cosine) pairs, best first."""
+def _normalise(vectors: Floats) -> Floats:
+    """Scale each vector to length 1 in place. A vector of length 0 is not changed."""
     import numpy as np
 
-    positions = np.arange(len(rows))
-    if allowed_rows is not None:
-        positions = np.flatnonzero(np.isin(rows, allowed_rows))
-    count = len(positions)
-    if top_k < 1 or not count:
-        return []
-    scores = np.round(vectors @ normalise_vectors(vector[None].copy())[0], DIGITS)[positions]
-    if top_k < count:
-        # All vectors with the lowest score are kept for now: they are sorted by id below.
-        lowest_score = np.partition(scores, count - top_k)[count - top_k]
-        selected = np.flatnonzero(scores >= lowest_score)
-        positions, scores = positions[selected], scores[selected]
-    best = sorted(
-        zip(positions.tolist(), scores.tolist(), strict=True),
-        key=lambda match: (-match[1], ids[match[0]]),
-    )
-    return [(int(rows[position]), round(score, DIGITS)) for position, score in best[:top_k]]
+    # In single precision, the squares of the largest numbers would overflow.
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    lengths[lengths == 0] = 1
+    np.divide(vectors, lengths, out=vectors, casting="same_kind")
+    return vectors
 
 
-def _delete_passages(connection: sqlite3.Connection, ids: Sequence[tuple[str]]) -> None:
-    connection.executemany(_DELETE_WORDS, ids)
-    connection.executemany(_DELETE_PASSAGE, ids)
+def _delete_passages(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+    rows = [(id_,) for id_ in ids]
+    connection.executemany(_DELETE_WORDS, rows)
+    connection.executemany(_DELETE_PASSAGE, rows)
 
 
 def _read_record(connection: sqlite3.Connection, row_number: int, score: float) -> Record:

@@ -36,12 +36,12 @@ def used(query: Any, **options: Any) -> dict[str, Any]:
         StoreSettings(kind="pinecone", **options), embedding_model="a-model", dimension=3
     )
     found = {
-        "upsert": told(lambda: store.upsert(PASSAGES, VECTORS)),
+        "upsert": told(lambda: store.write(zip(PASSAGES, VECTORS, strict=True))),
         "search": told(lambda: [one["id"] for one in store.search(query, 2)]),
         "filter": told(
             lambda: [one["metadata"] for one in store.search(query, 2, filter={"n": 1})]
         ),
-        "delete": told(lambda: store.delete(["b"])),
+        "delete": told(lambda: store.write((), delete=["b"])),
         "count": told(lambda: store.count()),
     }
     store.close()

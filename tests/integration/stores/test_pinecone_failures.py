@@ -29,14 +29,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
 @pytest.fixture
 def store(world: PineconeWorld) -> PineconeStore:
     made = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
-    made.upsert([Passage("a", "apple")], [X])
+    made.write(zip([Passage("a", "apple")], [X], strict=True))
     return made
 
 
 USES: dict[str, tuple[str, Callable[[PineconeStore], Any]]] = {
     "search": ("/query", lambda store: store.search(X, 1, filter={"name": SECRET_TEXT})),
-    "upsert": ("/vectors/upsert", lambda store: store.upsert([Passage("b", SECRET_TEXT)], [X])),
-    "delete": ("/vectors/delete", lambda store: store.delete(["a"])),
+    "upsert": (
+        "/vectors/upsert",
+        lambda store: store.write(zip([Passage("b", SECRET_TEXT)], [X], strict=True)),
+    ),
+    "delete": ("/vectors/delete", lambda store: store.write((), delete=["a"])),
     "count": ("/describe_index_stats", lambda store: store.count()),
 }
 each_use = pytest.mark.parametrize("use", USES)
@@ -100,7 +103,9 @@ def test_an_answer_that_cannot_be_read_is_told(
 
 def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:
     world.answers("/vectors/upsert", 200, '{"upsertedCount": 1}', content_type="application/json")
-    error = failure(lambda: store.upsert([Passage("b", "x"), Passage("c", "y")], [X, X]))
+    error = failure(
+        lambda: store.write(zip([Passage("b", "x"), Passage("c", "y")], [X, X], strict=True))
+    )
     assert "took 1 of 2 vectors" in str(error)
 
 
@@ -109,14 +114,6 @@ def test_no_index_at_that_address_is_told(world: PineconeWorld) -> None:
     with index:
         error = failure(PineconeStore(index, embedding_model="a-model", dimension=3).count)
     assert "knows no such index; check store.index and store.host (HTTP 404)" in str(error)
-
-
-def test_a_namespace_that_is_gone_is_no_error_of_removing(
-    world: PineconeWorld, store: PineconeStore
-) -> None:
-    store.delete(["a"])
-    store.delete(["a"])
-    assert store.count() == 0
 
 
 def test_nobody_at_that_address_is_told(world: PineconeWorld) -> None:
@@ -128,9 +125,9 @@ def test_nobody_at_that_address_is_told(world: PineconeWorld) -> None:
 def test_a_failed_look_is_not_taken_for_an_answer(world: PineconeWorld) -> None:
     store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
     world.answers("/describe_index_stats", 500)
-    failure(lambda: store.upsert([Passage("a", "apple")], [X]))
+    failure(lambda: store.write(zip([Passage("a", "apple")], [X], strict=True)))
     world.recovers()
-    store.upsert([Passage("a", "apple")], [X])
+    store.write(zip([Passage("a", "apple")], [X], strict=True))
     assert store.count() == 1
 
 
@@ -140,8 +137,3 @@ def test_the_clients_own_retries_are_the_only_ones(
     world.answers("/query", 503)
     failure(lambda: store.search(X, 1))
     assert sum(one.path == "/query" for one in world.exchanges) == 4
-
-
-def test_a_short_disturbance_passes_unnoticed(world: PineconeWorld, store: PineconeStore) -> None:
-    world.answers("/query", 429, "slow down", headers={"Retry-After": "1"}, times=2)
-    assert [one["id"] for one in store.search(X, 1)] == ["a"]

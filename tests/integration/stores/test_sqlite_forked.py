@@ -34,25 +34,25 @@ def ids(store: SQLiteStore) -> set[str]:
 
 def test_child_and_parent_write_and_see_what_the_other_wrote(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        store.upsert([Passage("parent", "one")], [[1.0, 0.0]])
+        store.write(zip([Passage("parent", "one")], [[1.0, 0.0]], strict=True))
         assert ids(store) == {"parent"}
 
         def work() -> bool:
-            store.upsert([Passage("child", "two")], [[0.0, 1.0]])
+            store.write(zip([Passage("child", "two")], [[0.0, 1.0]], strict=True))
             found = ids(store) == {"parent", "child"}
             store.close()
             return found
 
         assert in_child(work)
         assert ids(store) == {"parent", "child"}
-        store.upsert([Passage("again", "three")], [[1.0, 1.0]])
+        store.write(zip([Passage("again", "three")], [[1.0, 1.0]], strict=True))
     with opened(tmp_path) as store:
         assert ids(store) == {"parent", "child", "again"}
 
 
 def test_a_child_is_not_kept_waiting_by_what_the_parent_was_doing(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        store.upsert([Passage("parent", "one")], [[1.0, 0.0]])
+        store.write(zip([Passage("parent", "one")], [[1.0, 0.0]], strict=True))
         # As another thread of the parent may hold it at that moment.
         with store._cache_lock:
             assert in_child(lambda: ids(store) == {"parent"} and store.count() == 1)
@@ -65,7 +65,7 @@ def test_a_closed_store_stays_closed_in_a_child(tmp_path: Path) -> None:
 
     def work() -> bool:
         with pytest.raises(Exception, match="it is closed"):
-            store.upsert([Passage("child", "two")], [[0.0, 1.0]])
+            store.write(zip([Passage("child", "two")], [[0.0, 1.0]], strict=True))
         return True
 
     assert in_child(work)

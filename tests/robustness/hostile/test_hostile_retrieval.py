@@ -174,6 +174,6 @@ def test_an_own_store_keeps_and_finds_any_text_by_any_words(tmp_path: Path) -> N
         if text.strip()
     ]
     with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=2) as store:
-        store.upsert(passages, [[1.0, 0.5]] * len(passages))
+        store.write(zip(passages, [[1.0, 0.5]] * len(passages), strict=True))
         kept = {record["id"] for text in texts for record in store.keyword_search(text[:8_000], 5)}
     assert kept <= {passage.id for passage in passages}

@@ -110,7 +110,7 @@ def hostile_folder(folder: Path) -> Path:
             Passage(f"p{at}{text}"[:200], f"vet {text}", {"source": f"{text}.pdf", "title": text})
             for at, text in enumerate((WORST, "[/red] :warning: [bold]x", "a\x1b]0;title\x07b"))
         ]
-        store.upsert(made, [[1.0] + [0.01 * at] * 383 for at in range(len(made))])
+        store.write(zip(made, [[1.0] + [0.01 * at] * 383 for at in range(len(made))], strict=True))
     return folder
 
 

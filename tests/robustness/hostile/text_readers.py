@@ -22,7 +22,7 @@ from qtmiddleware.kit.evaluation.judge import parse_opinion
 from qtmiddleware.kit.evaluation.report import escape_text
 from qtmiddleware.kit.evaluation.testset import find_check_fault, find_fault
 from qtmiddleware.kit.playground.words import Keywords
-from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
+from qtmiddleware.kit.stores.words import extract_index_words, extract_query_words
 from qtmiddleware.preprocessing import (
     detect_language,
     find_dominant_script,
@@ -141,7 +141,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
         lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)
     ),
     "query_words": _quietly(extract_query_words),
-    "index_text": _quietly(lambda text: extract_index_words(text, "{}")),
+    "index_text": _quietly(extract_index_words),
     "chunks": _quietly(_chunked),
     "a report's text": _quietly(lambda text: (shorten_start(text, 60), shorten_text(text, 12))),
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),

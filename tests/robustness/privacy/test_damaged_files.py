@@ -215,8 +215,8 @@ def test_no_flipped_or_lost_byte_of_an_index_brings_anything_but_a_store_error(
         for n in range(40)
     ]
     with SQLiteStore(whole, embedding_model="m", dimension=3) as store:
-        store.upsert(texts, [[1.0, float(n), 0.5] for n in range(40)])
-        store.delete(["id3"])
+        store.write(zip(texts, [[1.0, float(n), 0.5] for n in range(40)], strict=True))
+        store.write((), delete=["id3"])
     content, chance, told = whole.read_bytes(), random.Random(7), 0
     with listening() as emitted:
         for _ in range(100):
@@ -261,9 +261,7 @@ def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -
     path = tmp_path / "file.sqlite"
     Ledger(str(path)).close()
     with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute(
-            "CREATE TRIGGER theirs AFTER INSERT ON chunks BEGIN DELETE FROM chunks; END"
-        )
+        theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON chunks BEGIN DELETE FROM chunks; END")
         theirs.commit()
     with pytest.raises(StoreError, match=r"not of this version .* was not changed"):
         Ledger(str(path))

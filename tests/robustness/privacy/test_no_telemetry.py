@@ -48,7 +48,7 @@ USES: Final = {
         "from qtmiddleware.protocols import Passage\n"
         "from qtmiddleware.kit.stores import SQLiteStore\n"
         "with SQLiteStore('index', embedding_model='m', dimension=2) as store:\n"
-        "    store.upsert([Passage('a', 'apple')], [[1.0, 0.0]])\n"
+        "    store.write(zip([Passage('a', 'apple')], [[1.0, 0.0]], strict=True))\n"
         "    assert store.search([1.0, 0.0], 1) and store.keyword_search('apple', 1)"
     ),
     "the command line": (

@@ -502,7 +502,7 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
             monkeypatch.setenv(name, value)
         dense = PineconeStore(world.index("passages"), embedding_model="m", dimension=3)
         reranker = PineconeReranker("bge-reranker-v2-m3", client=world.client())
-        dense.upsert([Passage("a", PASSAGE, {"author": METADATA})], [X])
+        dense.write(zip([Passage("a", PASSAGE, {"author": METADATA})], [X], strict=True))
         emitted.show(dense, reranker, StoreSettings(index="passages"))
         echo = json.dumps(
             {
@@ -513,7 +513,9 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
         world.answers("", fault, echo, content_type="application/json")
         calls: list[Callable[[], Any]] = [
             lambda: dense.search(X, 3, filter={"author": METADATA}),
-            lambda: dense.upsert([Passage("b", PASSAGE, {"author": METADATA})], [X]),
+            lambda: dense.write(
+                zip([Passage("b", PASSAGE, {"author": METADATA})], [X], strict=True)
+            ),
             dense.count,
         ]
         failed = 0

@@ -136,7 +136,7 @@ def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(
 def test_a_small_file_of_endless_text_is_refused(tmp_path: Path, converter: Converter) -> None:
     write_endless_sheet(tmp_path / "a.xlsx")
     assert (tmp_path / "a.xlsx").stat().st_size < 200_000
-    with pytest.raises(UnreadableDocument, match="too large .too much text for"):
+    with pytest.raises(UnreadableDocument, match="too much text for"):
         read_document(tmp_path / "a.xlsx", converter=converter)
 
 

@@ -71,7 +71,7 @@ def test_folders_pipes_and_dangling_links_cannot_be_opened_and_do_not_hang(tmp_p
 def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path, name: str) -> None:
     with (tmp_path / name).open("wb") as file:
         file.truncate(pieces.MOST_BYTES + 1)
-    with pytest.raises(UnreadableDocument, match="too large .more than 256 MB"):
+    with pytest.raises(UnreadableDocument, match="more than 256 MB"):
         read_document(tmp_path / name)
 
 

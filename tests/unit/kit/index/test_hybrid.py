@@ -62,9 +62,12 @@ def ids(records: Sequence[Mapping[str, Any]]) -> list[str]:
 @pytest.fixture
 def store() -> Iterator[SQLiteStore]:
     with SQLiteStore(":memory:", embedding_model="by hand", dimension=3) as store:
-        store.upsert(
-            [Passage(id_, text, {"id": id_}) for id_, text in PASSAGES.items()],
-            list(VECTORS.values()),
+        store.write(
+            zip(
+                [Passage(id_, text, {"id": id_}) for id_, text in PASSAGES.items()],
+                list(VECTORS.values()),
+                strict=True,
+            )
         )
         yield store
 

@@ -65,17 +65,6 @@ class TestInMemory(AtomicStoreContract, KeywordContract):
             store.close()
 
 
-def test_a_memory_store_is_printed_without_a_path() -> None:
-    with MemoryStore(dimension=3) as store:
-        assert repr(store) == "MemoryStore(dimension=3)"
-
-
-def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
-    with open_store(tmp_path / "index.sqlite") as store:
-        store.upsert([Passage("a", "apple")], [X])
-        assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
-
-
 VIEW = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
     SELECT i AS row, CAST(i AS TEXT) AS id, zeroblob(12) AS vector, '' AS text, '{}' AS metadata FROM n"""
 
@@ -114,41 +103,14 @@ def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(tmp_path: Path, wh
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_link_is_never_written_through(tmp_path: Path, exists: bool) -> None:
-    victim = tmp_path / "victim"
-    if exists:
-        victim.write_text("")
-    (tmp_path / "index.sqlite").symlink_to(victim)
-    with pytest.raises(StoreError, match="it is a link"):
-        open_store(tmp_path / "index.sqlite")
-    assert victim.exists() == exists
-    assert not exists or victim.read_bytes() == b""
-
-
 def test_an_index_that_was_analyzed_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     with open_store(path) as store:
-        store.upsert([Passage("a", "apple")], [X])
+        store.write(zip([Passage("a", "apple")], [X], strict=True))
     with closing(sqlite3.connect(path)) as theirs:
         theirs.executescript("ANALYZE; VACUUM;")
     with open_store(path) as store:
         assert store.count() == 1
-
-
-def test_damage_found_later_is_a_store_error(tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
-    with open_store(path) as store:
-        store.upsert([Passage(str(n), "words " * 50) for n in range(500)], [X] * 500)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:8192] + b"\xff" * (len(whole) - 8192))
-    with pytest.raises(StoreError, match=r"index\.sqlite.*ingest again"), open_store(path) as store:
-        store.search(X, 500)
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="it is not a file"):
-        open_store(tmp_path)
 
 
 ANOTHER_PROCESS = """
@@ -157,7 +119,7 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.kit.stores import SQLiteStore
 
 with SQLiteStore(sys.argv[1], embedding_model="model", dimension=3) as store:
-    store.upsert([Passage(sys.argv[2], "")], [[1.0, 0.0, 0.0]])
+    store.write(zip([Passage(sys.argv[2], "")], [[1.0, 0.0, 0.0]], strict=True))
 """
 
 
@@ -170,10 +132,10 @@ def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_pa
         )
 
     with open_store(path) as store:
-        store.upsert([Passage("a", "")], [X])
+        store.write(zip([Passage("a", "")], [X], strict=True))
         open_store(path).close()
         written_elsewhere("b")
-        store.upsert([Passage("c", "")], [X])
+        store.write(zip([Passage("c", "")], [X], strict=True))
         written_elsewhere("d")
         assert [one["id"] for one in store.search(X, 9)] == ["a", "b", "c", "d"]
     with open_store(path) as store:
@@ -182,13 +144,13 @@ def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_pa
 
 def test_text_of_broken_decoding_is_kept_with_a_mark() -> None:
     with open_store(":memory:") as store:
-        store.upsert([Passage("a", "half \ud83d done")], [X])
+        store.write(zip([Passage("a", "half \ud83d done")], [X], strict=True))
         assert store.search(X, 1)[0]["text"] == "half \ufffd done"
 
 
 def test_a_reader_that_began_before_a_write_is_not_hindered_by_many_others(tmp_path: Path) -> None:
     with open_store(tmp_path / "index.sqlite") as store:
-        store.upsert([Passage(str(n), "") for n in range(50)], [X] * 50)
+        store.write(zip([Passage(str(n), "") for n in range(50)], [X] * 50, strict=True))
         with ThreadPoolExecutor(16) as pool:
             assert set(pool.map(lambda _: len(store.search(X, 100)), range(200))) == {50}
 
@@ -219,7 +181,7 @@ def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path) -> Non
 def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(text: str, metadata: str) -> str:
+    def interrupted(text: str) -> str:
         if "second" in text:
             raise KeyboardInterrupt
         return text
@@ -227,9 +189,15 @@ def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
     monkeypatch.setattr(sqlite, "extract_index_words", interrupted)
     with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=1) as store:
         with pytest.raises(KeyboardInterrupt):
-            store.upsert([Passage("a", "the first"), Passage("b", "the second")], [[1.0], [1.0]])
+            store.write(
+                zip(
+                    [Passage("a", "the first"), Passage("b", "the second")],
+                    [[1.0], [1.0]],
+                    strict=True,
+                )
+            )
         assert store.count() == 0
-        store.upsert([Passage("a", "the first")], [[1.0]])
+        store.write(zip([Passage("a", "the first")], [[1.0]], strict=True))
         assert store.count() == 1
 
 

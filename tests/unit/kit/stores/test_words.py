@@ -1,38 +1,23 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
+from qtmiddleware.kit.stores.words import extract_index_words, extract_query_words
 
 HAN = st.text(st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=1, max_size=12)
 
 
 @given(text=st.text(max_size=60))
 def test_every_word_of_a_query_is_among_the_words_of_the_same_text(text: str) -> None:
-    assert set(extract_query_words(text)) <= set(extract_index_words(text, "{}").split(" "))
+    assert set(extract_query_words(text)) <= set(extract_index_words(text).split(" "))
 
 
 @given(text=HAN, start=st.integers(0, 11), length=st.integers(1, 12))
 def test_any_part_of_a_text_without_spaces_is_found(text: str, start: int, length: int) -> None:
     part = text[start : start + length]
-    assert set(extract_query_words(part)) <= set(extract_index_words(text, "{}").split(" "))
-
-
-@given(text=st.text(max_size=40), context=st.text(max_size=40))
-def test_words_of_the_context_stand_beside_those_of_the_text(text: str, context: str) -> None:
-    found = set(extract_index_words(text, json.dumps({"context": context})).split(" "))
-    assert set(extract_query_words(text)) | set(extract_query_words(context)) <= found
-
-
-@pytest.mark.parametrize(
-    "metadata", ["{}", '{"context": 7}', '{"inner": {"context": "no"}}', '{"a": "\\"context\\""}']
-)
-def test_a_context_that_is_no_text_of_the_passage_is_passed_over(metadata: str) -> None:
-    assert extract_index_words("Apple", metadata) == "apple"
+    assert set(extract_query_words(part)) <= set(extract_index_words(text).split(" "))
 
 
 @pytest.mark.parametrize(
