@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, explain_client_errors
@@ -85,15 +85,13 @@ class OpenAIEmbedder:
         """The model's name. It does not include the length of the vectors."""
         self._user_client = client
         self._base_url = base_url
-        self._dimensions = dimensions
+        self._options = {"timeout": timeout} | ({"dimensions": dimensions} if dimensions else {})
         self._dimension = dimensions or _DIMENSIONS.get(model)
-        self._batch_size = batch_size
-        self._timeout = timeout
+        self._batch_size = min(batch_size, _MOST_TEXTS)
         self._own_client = MadeOnce[Any]()
 
     def __repr__(self) -> str:
-        host = read_host(self._address)
-        return f"OpenAIEmbedder({self.name!r}, dimensions={self._dimensions}, host={host!r})"
+        return f"OpenAIEmbedder({self.name!r}, host={read_host(self._address)!r})"
 
     @property
     def provider(self) -> str:
@@ -116,36 +114,52 @@ class OpenAIEmbedder:
         Raises `EmbeddingError` on failure.
         """
         vectors = Vectors()
-        options = {} if self._dimensions is None else {"dimensions": self._dimensions}
-        requests = group_texts(texts, self._batch_size)
-        while requests:
-            batch = requests.pop(0)
-            client = self._user_client
-            if client is None:
-                client = self._own_client.get(self._make_client)
-            try:
-                answer = client.embeddings.create(
-                    model=self.name, input=batch, timeout=self._timeout, **options
-                )
-            except Exception as error:
-                smaller = _halve_texts(batch) if _is_length_error(error) else []
-                if not smaller:
-                    service = f"{self.name} at {read_host(self._address)}"
-                    known = convert_client_error(
-                        error, service, address="the base URL", timeout="the embedder's timeout"
-                    )
-                    raise EmbeddingError(str(known)) from None
-                requests[:0] = smaller
-            else:
-                found = read_vectors(answer, len(batch), self.name, self._dimension)
-                self._dimension = len(found[0])
-                vectors.extend(found)
-                vectors.input_tokens += found.input_tokens
+        for batch in self._build_batches(texts):
+            found = self._embed_batch(batch)
+            vectors.extend(found)
+            vectors.input_tokens += found.input_tokens
         return vectors
 
     def close(self) -> None:
         """Close the client that the embedder made. The next use makes a new client."""
         self._own_client.close()
+
+    def _build_batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
+        batch: list[str] = []
+        size = 0
+        for text in texts:
+            # The service rejects an empty text.
+            sent = _cut(replace_surrogates(text[:_MOST_TEXT_BYTES]), _MOST_TEXT_BYTES) or " "
+            size += len(sent.encode())
+            if batch and (len(batch) == self._batch_size or size > _MOST_REQUEST_BYTES):
+                yield batch
+                batch, size = [], len(sent.encode())
+            batch.append(sent)
+        if batch:
+            yield batch
+
+    def _embed_batch(self, batch: list[str]) -> Vectors:
+        client = self._user_client or self._own_client.get(self._make_client)
+        try:
+            answer = client.embeddings.create(model=self.name, input=batch, **self._options)
+        except Exception as error:
+            status, middle = read_status(error), len(batch) // 2
+            size = len(batch[0].encode())
+            is_too_long = status in (400, 422) and _TOO_LONG.search(str(error))
+            if status == 413 or is_too_long:
+                if middle:
+                    halves = self._embed_batch(batch[:middle]), self._embed_batch(batch[middle:])
+                    return Vectors(halves[0] + halves[1], sum(it.input_tokens for it in halves))
+                if size > _SHORTEST:
+                    return self._embed_batch([_cut(batch[0], size // 2)])
+            service = f"{self.name} at {read_host(self._address)}"
+            known = convert_client_error(
+                error, service, address="the base URL", timeout="the embedder's timeout"
+            )
+            raise EmbeddingError(str(known)) from None
+        found = read_vectors(answer, len(batch), self.name, self._dimension)
+        self._dimension = len(found[0])
+        return found
 
     @property
     def _address(self) -> str:
@@ -164,36 +178,6 @@ class OpenAIEmbedder:
             return make_client(is_async=False, address=address)
 
 
-def group_texts(texts: Sequence[str], max_texts: int) -> list[list[str]]:
-    """Return the texts to send, in order: one list per request within the service's limits."""
-    groups: list[list[str]] = []
-    size = 0
-    for text in texts:
-        # The service rejects an empty text.
-        sent = _cut_to_bytes(replace_surrogates(text[:_MOST_TEXT_BYTES]), _MOST_TEXT_BYTES) or " "
-        size += len(sent.encode())
-        is_full = not groups or len(groups[-1]) >= min(max_texts, _MOST_TEXTS)
-        if is_full or size > _MOST_REQUEST_BYTES:
-            groups.append([])
-            size = len(sent.encode())
-        groups[-1].append(sent)
-    return groups
-
-
-def _cut_to_bytes(text: str, max_bytes: int) -> str:
+def _cut(text: str, max_bytes: int) -> str:
     # The cut may split a character, whose first bytes are then ignored.
     return text.encode()[:max_bytes].decode(errors="ignore")
-
-
-def _halve_texts(texts: list[str]) -> list[list[str]]:
-    """Split *texts* into two lists, or cut a single text; return none if it is short already."""
-    if len(texts) > 1:
-        middle = len(texts) // 2
-        return [texts[:middle], texts[middle:]]
-    size = len(texts[0].encode())
-    return [[_cut_to_bytes(texts[0], size // 2)]] if size > _SHORTEST else []
-
-
-def _is_length_error(error: Exception) -> bool:
-    status = read_status(error)
-    return status == 413 or (status in (400, 422) and _TOO_LONG.search(str(error)) is not None)

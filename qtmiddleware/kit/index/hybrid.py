@@ -36,7 +36,7 @@ from qtmiddleware.retrieval.running_call import (
 )
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.threads import UNLIMITED, Bulkhead, current_bulkhead
+from qtmiddleware.runtime.threads import current_bulkhead
 from qtmiddleware.types import DEFAULT_NAMESPACE, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
@@ -45,36 +45,25 @@ PATIENCE: Final = 10.0
 """The default number of seconds to wait for the word search after the vector search has ended."""
 
 Search = Callable[..., Any]
-"""A search function: takes the query and the number of passages, and returns a response.
-
-For a search with a filter, the function also gets ``filter=``. The response may have any shape that
-the middleware reads.
-"""
+"""A search function: takes the query, the number of passages, and ``filter=`` if there is one."""
 
 
 class Hybrid:
     """A search function that merges the results of a vector search and a word search.
 
     Call the object with ``(query, top_k, filter=None)``. The result is a list of records ``{"id",
-    "score", "text", "metadata"}``, sorted by score, best first, then by id. A record also has:
-
-    - ``"namespace"``, if the passage has a namespace.
-    - ``"vector_score"``, the vector search's score; ``None`` if that search did not find the
-      passage.
-    - ``"bm25_score"``, the word search's score; ``None`` if that search did not find the passage.
+    "score", "text", "metadata"}``, sorted by score, best first, then by id. A record also has
+    ``"namespace"``, if the passage has one, and the scores of both searches, ``"vector_score"`` and
+    ``"bm25_score"``, which are ``None`` for a search that did not find the passage.
 
     The two weights are divided by their sum. Merged scores are therefore 0 to 1 with the method
     ``weighted``, and 0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or results
     that are not sorted by score, the ranks replace the scores.
 
-    Both searches run at the same time. The word search runs in a daemon thread, with a copy of the
-    caller's context. If a middleware calls this search, the thread counts towards the middleware's
-    threads. Otherwise at most 256 word searches run at a time. A search with weight 0
-    is not run.
-
-    An exception from the vector search is raised to the caller. If the word search fails or takes
-    too long, only the vector search's passages are returned. The first such failure is logged as a
-    warning.
+    Both searches run at the same time, the word search in a daemon thread. A search with weight 0
+    is not run. An exception from the vector search is raised to the caller. If the word search
+    fails or takes too long, only the vector search's passages are returned. The first such failure
+    is logged as a warning.
 
     Args:
         vector_search: a function of ``(query, top_k)`` that searches by vectors. If the call has a
@@ -109,7 +98,6 @@ class Hybrid:
         self._vector_search, self._keyword_search = vector_search, keyword_search
         self._patience = patience
         self._has_warned = False
-        self._bulkhead = Bulkhead()
         total_weight = options.vector_weight + options.bm25_weight
         if not total_weight > 0:
             raise ConfigError(
@@ -124,9 +112,8 @@ class Hybrid:
         # without top_k returns.
         signature = inspect.signature(self.__call__)
         top_k = signature.parameters["top_k"].replace(default=options.search_top_k)
-        self.__signature__ = signature.replace(
-            parameters=list(({**signature.parameters, "top_k": top_k}).values())
-        )
+        parameters = {**signature.parameters, "top_k": top_k}
+        self.__signature__ = signature.replace(parameters=list(parameters.values()))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(options={self._options!r})"
@@ -146,30 +133,22 @@ class Hybrid:
         condition = {} if filter is None else {"filter": filter}
         vector_weight, bm25_weight = self._weights
 
-        def search_vectors() -> Ranking:
-            return _read_ranking(
-                query, vector_weight, self._vector_search(query, width, **condition)
-            )
+        def run_search(search: Search, text: str, weight: float) -> Ranking:
+            response = search(text, width, **condition)
+            record_read_units(response)
+            return read_response(Variant("original", text, weight), response).ranking
 
         def search_words() -> Ranking:
-            keywords = self._extract_keywords(query)
-            return _read_ranking(
-                keywords, bm25_weight, self._keyword_search(keywords, width, **condition)
-            )
+            return run_search(self._keyword_search, self._extract_keywords(query), bm25_weight)
 
-        if not bm25_weight:
-            rankings = {"vector": search_vectors()}
-        elif not vector_weight:
+        if not vector_weight:
             rankings = {"bm25": search_words()}
         else:
-            # If a middleware runs this search, the middleware's limit of threads applies.
-            current = current_bulkhead.get()
-            bulkhead = self._bulkhead if current is UNLIMITED else current
             # The word search starts first, because the vector search blocks this thread.
-            pending = _start_search(search_words, bulkhead)
-            rankings = {"vector": search_vectors()}
-            words = self._wait_for_word_results(pending, bulkhead)
-            rankings |= {} if words is None else {"bm25": words}
+            pending = _start(search_words) if bm25_weight else None
+            rankings = {"vector": run_search(self._vector_search, query, vector_weight)}
+            if pending is not None and (words := self._wait_for_words(pending)) is not None:
+                rankings["bm25"] = words
         for name, ranking in rankings.items():
             record_unmerged_list(name, ranking)
         return _merge_rankings(rankings, self._options.method, self._rrf_k, top_k)
@@ -185,48 +164,29 @@ class Hybrid:
             extra_words=rules.extra_words,
         )
 
-    def _wait_for_word_results(
-        self, pending: Future[Ranking], bulkhead: Bulkhead
-    ) -> Ranking | None:
-        """Wait for the word search, and return its results.
-
-        If the search fails or takes too long, logs the failure and returns ``None``. If the error
-        is not from this package, its message is not logged, because it may quote a text.
-        """
+    def _wait_for_words(self, pending: Future[Ranking]) -> Ranking | None:
+        """Wait for the word search. If it fails or takes too long, log that and return ``None``."""
         try:
             return pending.result(timeout=self._patience)
         except Exception as error:
             # A search that still runs keeps its thread, which no one waits for any more.
-            bulkhead.record_abandoned_calls(not pending.done())
+            current_bulkhead.get().record_abandoned_calls(not pending.done())
             # One warning is enough: an index that is down fails every search.
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__
+            # Another package's message may quote a text.
             reason = error if isinstance(error, StoreError) and error.__cause__ is None else kind
+            message = "the keyword search failed (%s); only the vector search was used"
             attributes: dict[str, Any] = {"event": "word_search_failed", "error": kind}
-            logger.log(
-                level,
-                "the keyword search failed (%s); only the vector search was used",
-                reason,
-                **attributes,
-            )
+            logger.log(level, message, reason, **attributes)
             return None
 
 
-def _read_ranking(query: str, weight: float, response: Any) -> Ranking:
-    """Return the ranking in a search function's *response*, and count the search's read units."""
-    record_read_units(response)
-    return read_response(Variant("original", query, weight), response).ranking
-
-
-def _start_search(search: Callable[[], Ranking], bulkhead: Bulkhead) -> Future[Ranking]:
-    """Start *search* in a daemon thread, and return a future for the results.
-
-    The thread has a copy of the caller's context. If no thread can be started, the future contains
-    the error. *bulkhead* limits the number of threads.
-    """
+def _start(search: Callable[[], Ranking]) -> Future[Ranking]:
+    """Start *search* in a daemon thread with the caller's context; within the caller's limit."""
     future: Future[Ranking] = Future()
 
-    def perform_search() -> None:
+    def perform() -> None:
         try:
             future.set_result(search())
         except BaseException as error:
@@ -234,7 +194,7 @@ def _start_search(search: Callable[[], Ranking], bulkhead: Bulkhead) -> Future[R
             future.set_exception(error)
 
     try:
-        bulkhead.start(partial(copy_context().run, perform_search))
+        current_bulkhead.get().start(partial(copy_context().run, perform))
     except ModelError as error:
         future.set_exception(error)
     return future
@@ -271,16 +231,7 @@ def _merge_rankings(
 class HybridSearch(Hybrid):
     """Searches one store by vectors and by words at the same time; see `Hybrid`.
 
-    Args:
-        store: the store to search.
-        embedder: the embedder for the question.
-        options: the settings group ``hybrid``.
-        rrf_k: the constant k of the method ``rrf``.
-        preprocess: the rules that extract the keywords for the word search.
-
-    Raises:
-        StoreError: if the store has no word search.
-        ConfigError: if both weights are 0.
+    Raises `StoreError` if *store* has no word search, and `ConfigError` if both weights are 0.
     """
 
     def __init__(
@@ -305,10 +256,8 @@ class HybridSearch(Hybrid):
             record_embedding_time(perf_counter() - start)
             return store.search(vector, top_k, **filter_argument)
 
-        # Without word search the weight of words is 0, so that the second function is never called.
-        word_search: Search = (
-            store.keyword_search if isinstance(store, KeywordStore) else search_vectors
-        )
+        # With a weight of 0, the second function is never called.
+        word_search = getattr(store, "keyword_search", search_vectors)
         super().__init__(
             search_vectors, word_search, options=options, rrf_k=rrf_k, preprocess=preprocess
         )

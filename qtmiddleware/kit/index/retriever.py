@@ -30,8 +30,7 @@ class StoreRetriever:
         search: the function that searches the store; it takes ``(query, top_k, filter)``.
         settings: the settings that the store was opened with.
         query_embedder: the embedder for queries; ``None`` if *search* takes texts, not vectors.
-        owns_store: whether `close` closes *store*, because this object opened it.
-        owns_embedder: whether `close` closes *embedder*, because this object opened it.
+        owned: what `close` closes, because this object opened it.
     """
 
     store: Store
@@ -39,8 +38,7 @@ class StoreRetriever:
     search: Callable[..., list[Record]] = field(repr=False)
     settings: Settings = field(repr=False)
     query_embedder: Embedder | None
-    owns_store: bool
-    owns_embedder: bool = False
+    owned: tuple[Any, ...] = ()
 
     def serves(self, settings: Settings) -> bool:
         """Return whether *settings* ask for the same store and the same search of it."""
@@ -48,10 +46,8 @@ class StoreRetriever:
 
     def close(self) -> None:
         """Close the store and the embedder, unless the caller passed them in."""
-        if self.owns_store:
-            self.store.close()
-        if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
-            self.embedder.close()
+        for opened in self.owned:
+            opened.close()
 
 
 def open_retriever(
@@ -76,23 +72,43 @@ def open_retriever(
         MissingExtra: if a package is not installed.
     """
     used_embedder = _open_embedder(embedder, settings)
-    used_store = (
-        store if store is not None else _open_store(settings, used_embedder, must_exist=must_exist)
-    )
-    search, query_embedder = _build_search_and_embedder(used_store, used_embedder, settings)
+    opened_store = store if store is not None else _open_store(settings, used_embedder, must_exist)
+    owned: list[Any] = [opened_store] if store is None else []
+    if embedder is None and isinstance(used_embedder, OpenAIEmbedder):
+        owned.append(used_embedder)
+    # A user's embedding function may embed queries in another way than passages.
+    query_embedder = used_embedder
+    if isinstance(used_embedder, CallableEmbedder):
+        query_embedder = used_embedder.queries
+
+    def search(
+        query: Any,
+        top_k: int = settings.top_k,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
+        return opened_store.search(query, top_k, filter=filter)
+
+    hybrid = None
+    if settings.hybrid.enabled:
+        # The word search needs the question's text, so the search embeds the question itself.
+        hybrid = HybridSearch(
+            opened_store,
+            query_embedder,
+            options=settings.hybrid,
+            rrf_k=settings.fusion.rrf_k,
+            preprocess=settings.preprocess,
+        )
     return StoreRetriever(
-        used_store,
+        opened_store,
         used_embedder,
-        search,
+        hybrid or search,
         settings,
-        query_embedder,
-        owns_store=store is None,
-        owns_embedder=embedder is None,
+        None if hybrid else query_embedder,
+        tuple(owned),
     )
 
 
 def _list_search_settings(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that determine the store and how it is searched."""
     return (
         settings.index_path,
         settings.embedding_model,
@@ -107,11 +123,6 @@ def _list_search_settings(settings: Settings) -> tuple[object, ...]:
 
 
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
-    """Return *embedder*, or the configured embedder if *embedder* is ``None``.
-
-    If *embedder* is a function, returns an embedder that calls the function. Raises `ConfigError`
-    if *embedder* cannot embed.
-    """
     if embedder is None:
         return find_embedder(settings.embedding_model, dimensions=settings.embedding_dimensions)
     if is_embedder(embedder) and not is_async(embedder.embed):
@@ -124,60 +135,22 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
         ) from None
 
 
-def _open_store(settings: Settings, embedder: Embedder, *, must_exist: bool) -> Store:
-    """Open the configured store for vectors of *embedder*.
-
-    If *must_exist* is true and the store keeps files, raises `StoreError` if the index does not
-    exist, and logs a warning if the index is empty.
-    """
+def _open_store(settings: Settings, embedder: Embedder, must_exist: bool) -> Store:
     kind, path = settings.store.kind, settings.index_path
     # Checked before the store is opened, which would create an empty index.
     if kind == "sqlite" and must_exist and not Path(path).expanduser().exists():
         raise StoreError(
             f"the index {path} does not exist yet; create it with qtm ingest and the same config"
         )
-    vectors: dict[str, Any] = {
-        "embedding_model": embedder.name,
-        "dimension": embedder.dimension,
-    }
+    model, dimension = embedder.name, embedder.dimension
     if kind == "pinecone":
-        return open_pinecone(settings.store, **vectors)
+        return open_pinecone(settings.store, embedding_model=model, dimension=dimension)
     if kind == "memory":
-        return MemoryStore(**vectors)
-    opened = SQLiteStore(path, **vectors)
+        return MemoryStore(embedding_model=model, dimension=dimension)
+    opened = SQLiteStore(path, embedding_model=model, dimension=dimension)
     # Only a search of an empty index is worth a warning: an ingest is about to fill the index.
     if must_exist and not opened.count():
         logger.warning(
             "the index at %s is empty; add documents with qtm ingest", path, event="index_empty"
         )
     return opened
-
-
-def _build_search_and_embedder(
-    store: Store, embedder: Embedder, settings: Settings
-) -> tuple[Callable[..., list[Record]], Embedder | None]:
-    """Return a function that searches *store*, and the embedder for the search queries.
-
-    The embedder is ``None`` if the function takes texts, not vectors.
-    """
-    # A user's embedding function may embed queries in another way than passages.
-    if isinstance(embedder, CallableEmbedder):
-        embedder = embedder.queries
-    if settings.hybrid.enabled:
-        # The word search needs the question's text, so the search embeds the question itself.
-        return HybridSearch(
-            store,
-            embedder,
-            options=settings.hybrid,
-            rrf_k=settings.fusion.rrf_k,
-            preprocess=settings.preprocess,
-        ), None
-
-    def search(
-        query: Any,
-        top_k: int = settings.top_k,
-        filter: Filter | None = None,  # noqa: A002
-    ) -> list[Record]:
-        return store.search(query, top_k, filter=filter)
-
-    return search, embedder
