@@ -21,8 +21,8 @@ from qtmiddleware.errors import EngineError, MissingExtra, QtMiddlewareError
 B = TypeVar("B")
 R = TypeVar("R")
 
+# The maximum number of batches that Ray stores at a time.
 _BATCHES_AT_ONCE: Final = 1_024
-"""The maximum number of batches that Ray stores at a time."""
 
 
 def map_on_ray(

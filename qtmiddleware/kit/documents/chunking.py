@@ -12,13 +12,11 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.pieces import Location
 from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end_pattern
 
+# How many characters to read around a position, to see what ends or begins there.
 _AROUND: Final = 64
-"""How many characters to read around a position, to see what ends or begins there."""
+# The maximum number of boundaries of one kind to try.
+# A boundary is rejected only if a combining mark follows its white space, which is rare.
 _TRIES: Final = 3
-"""The maximum number of boundaries of one kind to try.
-
-A boundary is rejected only if a combining mark follows its white space, which is rare.
-"""
 _NEW_LINE: Final = r"(?:\r\n?+|[\n\x85\u2028])"
 _PARAGRAPH: Final = rf"{_NEW_LINE}[ \t]*+{_NEW_LINE}|\u2029"
 _BOUNDARIES: Final = {

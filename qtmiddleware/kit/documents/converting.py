@@ -27,27 +27,27 @@ from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.runtime.logs import get_logger
 
 READERS: Final = {**formats.READERS, **records.READERS}
+# The time limit for reading a document, in seconds. Each MB adds as much, up to half an hour.
 SECONDS: Final = 60.0
-"""The time limit for reading a document, in seconds. Each MB adds as much, up to half an hour."""
+# The memory limit of the separate process, in bytes.
 MEMORY: Final = 2 << 30
-"""The memory limit of the separate process, in bytes."""
+# The maximum unpacked size of a zipped document, in bytes.
 MOST_UNPACKED: Final = 512 << 20
-"""The maximum unpacked size of a zipped document, in bytes."""
 
 _ZIPPED: Final = frozenset((".docx", ".pptx", ".xlsx"))
+# The first bytes of an old Office file, and of an encrypted Office file.
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""The first bytes of an old Office file, and of an encrypted Office file."""
 # The current folder must not decide which modules are imported, so they are looked up where this
 # process found its own.
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
     "from qtmiddleware.kit.documents.converting import serve; serve()"
 )
+# The variables that a reader may need. All others stay outside, and keys with them.
 _ENVIRONMENT: Final = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "SYSTEMROOT"),
     *("TMPDIR", "TEMP", "TMP", "LANG", "LC_ALL"),
 )
-"""The variables that a reader may need. All others stay outside, and keys with them."""
 
 _log: Final = get_logger("qtmiddleware.documents")
 

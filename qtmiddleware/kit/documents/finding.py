@@ -13,8 +13,8 @@ from typing import Final
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.converting import READERS
 
+# The file extensions of documents in folders and patterns; upper and lower case are equal.
 EXTENSIONS: Final = (".txt", ".md", ".rst", *READERS)
-"""The file extensions of documents in folders and patterns; upper and lower case are equal."""
 _MOST_ENDINGS: Final = 8
 _ALLOWED: Final = (
     f"a file, or a folder or pattern (docs/**/*.md) with files of {' '.join(EXTENSIONS)}"

@@ -274,6 +274,7 @@ def _format_excel_cell(cell: Any) -> str:
             return str(value)
 
 
+# The reader per file extension.
 READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
     ".pdf": read_pdf,
     ".html": read_html,
@@ -282,4 +283,3 @@ READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
     ".pptx": read_pptx,
     ".xlsx": read_xlsx,
 }
-"""The reader per file extension."""

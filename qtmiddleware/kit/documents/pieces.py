@@ -15,23 +15,22 @@ from qtmiddleware.providers import replace_surrogates
 
 Location = Mapping[str, str | int | float]
 
+# The metadata names that ingestion uses itself; a location must not contain them.
 OWN: Final = frozenset(("source", "chunk", "start", "end", "text", "context"))
-"""The metadata names that ingestion uses itself; a location must not contain them."""
+# The maximum length of a text in a location, because every paragraph repeats its heading.
 PLACE_CHARS: Final = 200
-"""The maximum length of a text in a location, because every paragraph repeats its heading."""
+# The maximum size of a document, in bytes. A document is read into memory as a whole.
 MOST_BYTES: Final = 256 << 20
-"""The maximum size of a document, in bytes. A document is read into memory as a whole."""
+# The maximum number of characters of text per byte of a document, beyond `SPARE_CHARS`.
+# Text files have 1 per byte, Office files 10, a table with long column names and short numbers
+# 50.
 CHARS_PER_BYTE: Final = 100
-"""The maximum number of characters of text per byte of a document, beyond `SPARE_CHARS`.
-
-Text files have 1 per byte, Office files 10, a table with long column names and short numbers 50.
-"""
 SPARE_CHARS: Final = 1_000_000
 
 # All control characters except tab, line ends, form feed, DOS's end of file, and escape (colours).
 _CONTROLS: Final = re.compile(r"[\0-\x08\x0e-\x19\x1c-\x1f\x7f]")
+# A text file with fewer characters per control character counts as binary.
 _CHARS_PER_CONTROL: Final = 100
-"""A text file with fewer characters per control character counts as binary."""
 
 
 @dataclass(frozen=True, slots=True)

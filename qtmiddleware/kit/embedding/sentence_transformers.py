@@ -15,11 +15,9 @@ from qtmiddleware.runtime.forking import make_lock
 class SentenceTransformersEmbedder:
     """Embeds texts with a sentence-transformers model.
 
-    Vectors are normalised to length 1. If the model has a default prompt, the prompt is used for
-    questions and for passages. The model cuts texts that are too long.
-
-    The model is loaded on first use, and downloaded if necessary. Code that comes with the model is
-    never run. Thread-safe: one thread embeds at a time, because the tokenizers cannot be shared.
+    Vectors have length 1. If the model has a default prompt, it is used for questions and passages.
+    The model cuts texts that are too long. It is loaded on first use, and downloaded if necessary.
+    Code that comes with the model is never run. Thread-safe: one thread embeds at a time.
 
     Args:
         model: The model's name on the model hub, or its folder.
@@ -43,24 +41,22 @@ class SentenceTransformersEmbedder:
     ) -> None:
         self.name = model
         """The model's name or folder."""
-        self._device = device
-        self._batch_size = batch_size
-        self._dimensions = dimensions
+        self._options: dict[str, Any] = {
+            "device": device,
+            "batch_size": batch_size,
+            "dimensions": dimensions,
+        }
         self._dimension = dimensions
         self._lock = make_lock()
         self._model: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process loads the model itself.
-        options: dict[str, Any] = {
-            "device": self._device,
-            "batch_size": self._batch_size,
-            "dimensions": self._dimensions,
-        }
-        return partial(SentenceTransformersEmbedder, self.name, **options), ()
+        return partial(SentenceTransformersEmbedder, self.name, **self._options), ()
 
     def __repr__(self) -> str:
-        return f"SentenceTransformersEmbedder({self.name!r}, dimensions={self._dimensions})"
+        dimensions = self._options["dimensions"]
+        return f"SentenceTransformersEmbedder({self.name!r}, dimensions={dimensions})"
 
     @property
     def dimension(self) -> int:
@@ -78,15 +74,14 @@ class SentenceTransformersEmbedder:
                     "SentenceTransformer",
                     self.name,
                     EmbeddingError,
-                    device=self._device,
+                    device=self._options["device"],
                     trust_remote_code=False,
-                    truncate_dim=self._dimensions,
+                    truncate_dim=self._options["dimensions"],
                 )
-            cut_texts = [cut_text(self._model, text) for text in texts]
             try:
                 returned = self._model.encode(
-                    cut_texts,
-                    batch_size=self._batch_size,
+                    [cut_text(self._model, text) for text in texts],
+                    batch_size=self._options["batch_size"],
                     show_progress_bar=False,
                     normalize_embeddings=True,
                 )
@@ -94,6 +89,6 @@ class SentenceTransformersEmbedder:
                 raise EmbeddingError(
                     f"{self.name} failed on these texts: {type(error).__name__}"
                 ) from error
-        vectors = read_vectors(returned, len(texts), self.name, self._dimension)
+        vectors = read_vectors(returned, len(texts), self.name, self._options["dimensions"])
         self._dimension = len(vectors[0])
         return vectors

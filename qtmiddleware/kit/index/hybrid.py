@@ -41,11 +41,11 @@ from qtmiddleware.types import DEFAULT_NAMESPACE, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
 
+# The default number of seconds to wait for the word search after the vector search has ended.
 PATIENCE: Final = 10.0
-"""The default number of seconds to wait for the word search after the vector search has ended."""
 
+# A search function: takes the query, the number of passages, and ``filter=`` if there is one.
 Search = Callable[..., Any]
-"""A search function: takes the query, the number of passages, and ``filter=`` if there is one."""
 
 
 class Hybrid:

@@ -31,7 +31,7 @@ from qtmiddleware.kit.documents import Converter, Reader
 from qtmiddleware.kit.index.contexts import ContextWriter
 from qtmiddleware.kit.index.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.retriever import open_retriever
-from qtmiddleware.kit.index.sources import NotTaken, Source, encode_path, resolve_folder_links
+from qtmiddleware.kit.index.sources import NotTaken, Source, identify_file
 from qtmiddleware.kit.index.vectors import build_embedding_name, embed_batches
 from qtmiddleware.protocols import Embedder, Passage, Store
 from qtmiddleware.providers.llms import make_language_model
@@ -131,12 +131,12 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | 
 
 logger: Final = get_logger("qtmiddleware.ingest")
 
+# The number of chunks that are embedded and written together.
 _GROUP: Final = 256
-"""The number of chunks that are embedded and written together."""
+# The same with Ray, whose workers embed many batches at a time.
 _RAY_GROUP: Final = 16_384
-"""The same with Ray, whose workers embed many batches at a time."""
+# The number of passages between two progress reports of a write.
 _STEP: Final = 500
-"""The number of passages between two progress reports of a write."""
 
 
 def ingest(
@@ -293,7 +293,7 @@ class _Run:
 
     def _read(self, path: Path, converter: Converter) -> _Document | None:
         """Read a document; return ``None`` if it is unchanged or cannot be read."""
-        ledger, file = self._ledger, encode_path(str(resolve_folder_links(path)))
+        ledger, file = self._ledger, identify_file(path)
         self._files.add(file)
         find_name = "SELECT 1 FROM documents WHERE name = ?"
         try:

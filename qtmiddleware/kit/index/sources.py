@@ -21,10 +21,10 @@ from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers import replace_surrogates
 
+# The version of reading and splitting. After an increase, all documents are read again.
 READER: Final = 5
-"""The version of reading and splitting. After an increase, all documents are read again."""
+# The maximum length of a document's name, because Pinecone's ids have at most 512 characters.
 LONGEST_NAME: Final = 480
-"""The maximum length of a document's name, because Pinecone's ids have at most 512 characters."""
 
 _SAFE: Final = "".join(sorted(set(string.printable) - set(string.whitespace) - set("%#~"))) + " "
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
@@ -96,8 +96,7 @@ class Source:
         """
         name = build_document_name(self._build_relative_path(path))
         if is_taken(name):
-            file = encode_path(str(resolve_folder_links(path)))
-            name = f"{name}~{hashlib.sha256(file.encode()).hexdigest()[:6]}"
+            name = f"{name}~{hashlib.sha256(identify_file(path).encode()).hexdigest()[:6]}"
         return name
 
     def read_passages(self, path: Path, name: str, converter: Converter) -> list[Passage]:
@@ -151,6 +150,11 @@ class Source:
 def resolve_folder_links(path: Path) -> Path:
     """Return the absolute path of *path*, with links to folders resolved, but not a last link."""
     return Path(os.path.realpath(path.parent)) / path.name
+
+
+def identify_file(path: Path) -> str:
+    """Return the encoded absolute path under which the ledger knows a file."""
+    return encode_path(str(resolve_folder_links(path)))
 
 
 def encode_path(path: str) -> str:

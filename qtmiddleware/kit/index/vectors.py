@@ -12,14 +12,14 @@ from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbed
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedding import read_vectors
 
+# A batch of texts to embed, as (hash, text) pairs.
 Texts = list[tuple[bytes, str]]
-"""A batch of texts to embed, as (hash, text) pairs."""
+# The vectors of a batch of texts, as (vector, hash) pairs: single precision, little endian.
 Vectors = list[tuple[bytes, bytes]]
-"""The vectors of a batch of texts, as (vector, hash) pairs: single precision, little endian."""
 
 BATCH: Final = 64
+# The batch size of a local model: larger ones are no faster, and progress is shown less often.
 COMPUTED_BATCH: Final = 16
-"""The batch size of a local model: larger ones are no faster, and progress is shown less often."""
 
 
 def build_embedding_name(embedder: Embedder) -> str:

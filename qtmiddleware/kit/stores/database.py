@@ -15,8 +15,8 @@ from qtmiddleware.kit.files import make_private_folders, resolve_trusted_link
 from qtmiddleware.runtime.files import PRIVATE
 
 MEMORY: Final = ":memory:"
+# How long to wait for another process to finish writing, in seconds.
 BUSY_SECONDS: Final = 30.0
-"""How long to wait for another process to finish writing, in seconds."""
 
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DISK: Final = (

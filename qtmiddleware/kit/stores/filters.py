@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery
 
+# A function that returns whether a passage's metadata meets a condition.
 Matcher = Callable[[Mapping[str, Any]], bool]
-"""A function that returns whether a passage's metadata meets a condition."""
 
+# The maximum nesting depth of conditions. A filter must not exhaust Python's stack.
 DEEPEST: Final = 16
-"""The maximum nesting depth of conditions. A filter must not exhaust Python's stack."""
 
 _SCALARS: Final = (str, int, float)
 _LISTS: Final = (list, tuple, set, frozenset)
@@ -26,13 +26,13 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
+# What each operator takes.
 _OPERATORS: Final = {
     **dict.fromkeys(("$eq", "$ne"), "a text, a number or a boolean"),
     **dict.fromkeys(_ORDERS, "a number"),
     **dict.fromkeys(("$in", "$nin"), "a list of texts, numbers and booleans"),
     "$exists": "true or false",
 }
-"""What each operator takes."""
 
 
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
@@ -67,9 +67,9 @@ def _build_conjunction(conditions: Any, depth: int) -> Matcher:
         matcher for item in conditions.items() for matcher in _build_conditions(*item, depth)
     ]
     # For a single condition, this saves a function call per passage.
-    return (
-        matchers[0] if len(matchers) == 1 else lambda metadata: all(m(metadata) for m in matchers)
-    )
+    if len(matchers) == 1:
+        return matchers[0]
+    return lambda metadata: all(matcher(metadata) for matcher in matchers)
 
 
 def _build_conditions(name: Any, operand: Any, depth: int) -> list[Matcher]:

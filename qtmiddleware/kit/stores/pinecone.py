@@ -25,12 +25,12 @@ MOST_METADATA_BYTES: Final = 40_960
 MOST_MATCHES: Final = 10_000
 LONGEST_ID: Final = 512
 
+# The maximum size of a number in JSON, in bytes, with a comma and a space.
 _NUMBER_BYTES: Final = 26
-"""The maximum size of a number in JSON, in bytes, with a comma and a space."""
+# The size of the names and brackets around one vector, in bytes.
 _FRAME_BYTES: Final = 120
-"""The size of the names and brackets around one vector, in bytes."""
+# The largest whole number that Pinecone stores exactly, because it stores 64-bit floats.
 _EXACT: Final = 2**53
-"""The largest whole number that Pinecone stores exactly, because it stores 64-bit floats."""
 _DEFAULT_NAMESPACES: Final = ("", "__default__")
 _KEY_VARIABLE: Final = "PINECONE_API_KEY"
 _ADVICE: Final = {

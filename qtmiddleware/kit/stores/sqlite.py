@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
+# The number of passages per batch of a write. Only one batch is in memory at a time.
 BATCH: Final = 500
-"""The number of passages per batch of a write. Only one batch is in memory at a time."""
+# The number of decimals of a score. More would be rounding errors, and sort ties randomly.
 DIGITS: Final = 6
-"""The number of decimals of a score. More would be rounding errors, and sort ties randomly."""
 
 _VERSION: Final = 5
 _TABLES: Final = (

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
+# The Unicode categories of characters in words: letters, numbers, marks and private use.
 CATEGORIES: Final = "L* N* M* Co"
-"""The Unicode categories of characters in words: letters, numbers, marks and private use."""
 
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _WORD: Final = r"[\p{L}\p{N}\p{M}\p{Co}]+"

@@ -4,7 +4,6 @@ import hashlib
 import pickle
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import minilm
 from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
-from qtmiddleware.protocols import Embedder
 
 FILES = ("model.safetensors", "tokenizer.json")
 SENTENCES = [
@@ -52,11 +50,6 @@ def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     return tmp_path
 
 
-def test_it_is_an_embedder_of_384_numbers(embedder: MiniLMEmbedder) -> None:
-    assert isinstance(embedder, Embedder)
-    assert (embedder.name, embedder.dimension) == ("all-MiniLM-L6-v2", 384)
-
-
 def test_cosines_equal_those_of_sentence_transformers(embedder: MiniLMEmbedder) -> None:
     vectors = np.array(embedder.embed(SENTENCES))
     found = {(a, b): float(vectors[a] @ vectors[b]) for a, b in COSINES}
@@ -71,15 +64,6 @@ def test_a_text_has_the_same_vector_in_any_company_and_order_is_kept(
     together = np.array(embedder.embed(texts))
     alone = np.array([embedder.embed([text])[0] for text in texts])
     assert np.abs(together - alone).max() < 1e-6
-
-
-def test_no_texts_make_no_vectors_and_load_nothing(nothing_here: Path) -> None:
-    assert MiniLMEmbedder().embed([]) == []
-
-
-def test_an_empty_text_has_a_vector_too(embedder: MiniLMEmbedder) -> None:
-    assert embedder.embed([""]) == embedder.embed([" \n "])
-    assert len(embedder.embed([""])[0]) == 384
 
 
 def test_a_text_is_cut_at_256_tokens_its_markers_included(embedder: MiniLMEmbedder) -> None:
@@ -101,13 +85,6 @@ def test_any_text_has_a_finite_vector_of_length_1(
     vectors = np.array(embedder.embed(texts))
     assert vectors.shape == (len(texts), 384)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
-
-
-def test_threads_share_one_model(folder: Path) -> None:
-    shared = MiniLMEmbedder(folder)
-    with ThreadPoolExecutor(8) as pool:
-        loaded = list(pool.map(lambda _: shared.load(), range(8)))
-    assert all(model is loaded[0] for model in loaded)
 
 
 def test_an_embedder_is_pickled_without_its_model(embedder: MiniLMEmbedder, folder: Path) -> None:

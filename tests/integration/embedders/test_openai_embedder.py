@@ -11,15 +11,11 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
 from qtmiddleware.errors import ConfigError, EmbeddingError
 from qtmiddleware.kit.embedding import OpenAIEmbedder
-from qtmiddleware.kit.embedding.openai import group_texts
-from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedding import query_embedder
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.llm_fixtures import SECRET, hasty
@@ -109,19 +105,6 @@ def test_no_request_is_larger_than_the_service_takes(server: EmbeddingsServer) -
     assert max(len("".join(sent)) for sent in server.sent) <= 300_000
 
 
-@given(
-    st.lists(st.text(st.characters(codec=None), max_size=9) | st.just("é" * 99_999), max_size=9),
-    st.integers(1, 4),
-)
-def test_what_is_sent_is_never_empty_always_utf8_and_in_order(texts: list[str], most: int) -> None:
-    groups = group_texts(texts, most)
-    assert all(len(group) <= most for group in groups)
-    sent = [text for group in groups for text in group]
-    assert all(0 < len(text.encode()) <= 24_573 for text in sent)
-    for text, one in zip(texts, sent, strict=True):
-        assert one == (replace_surrogates(text)[: len(one)] or " ")
-
-
 @pytest.mark.parametrize(
     ("status", "words"), [(401, "check OPENAI_API_KEY"), (404, "check the model and the config")]
 )
@@ -183,7 +166,7 @@ def test_without_a_key_and_an_address_the_variable_is_named(
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     with closing(OpenAIEmbedder("m")) as embedder:
         assert embedder.embed([TEXT]) == server.expected([TEXT])
-        assert repr(embedder) == "OpenAIEmbedder('m', dimensions=None, host='127.0.0.1')"
+        assert repr(embedder) == "OpenAIEmbedder('m', host='127.0.0.1')"
 
 
 def test_a_given_client_is_used_and_stays_open(server: EmbeddingsServer) -> None:

@@ -5,7 +5,6 @@ import logging
 import pickle
 import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -20,9 +19,7 @@ from qtmiddleware.errors import EmbeddingError, MissingExtra
 from qtmiddleware.kit.embedding import (
     MiniLMEmbedder,
     SentenceTransformersEmbedder,
-    find_embedder,
 )
-from qtmiddleware.protocols import Embedder
 from tests.support.tiny_models import embedder_folder, minilm_folder
 
 pytestmark = pytest.mark.thorough
@@ -66,14 +63,6 @@ def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: P
     assert np.abs(one - other).max() < 1e-5
 
 
-def test_it_is_an_embedder_named_by_its_folder(
-    embedder: SentenceTransformersEmbedder, folder: Path
-) -> None:
-    assert isinstance(embedder, Embedder)
-    assert (embedder.name, embedder.dimension) == (str(folder), 16)
-    assert isinstance(find_embedder(str(folder)), SentenceTransformersEmbedder)
-
-
 def test_shortened_vectors_are_the_beginning_made_of_length_1(
     embedder: SentenceTransformersEmbedder, folder: Path
 ) -> None:
@@ -84,14 +73,6 @@ def test_shortened_vectors_are_the_beginning_made_of_length_1(
     assert np.abs(np.array(short.embed(SENTENCES)) - expected).max() < 1e-5
     with pytest.raises(EmbeddingError, match=r"of 99 numbers, not of \[16\]"):
         SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=99).embed(["a"])
-
-
-def test_a_text_has_the_same_vector_in_any_company_and_order_is_kept(folder: Path) -> None:
-    texts = [f"{'word ' * (number * 7 % 11)}{number}" for number in range(12)]
-    small = SentenceTransformersEmbedder(str(folder), device="cpu", batch_size=5)
-    together = np.array(small.embed(texts))
-    alone = np.array([small.embed([text])[0] for text in texts])
-    assert np.abs(together - alone).max() < 1e-5
 
 
 def test_a_text_longer_than_the_model_reads_is_cut(embedder: SentenceTransformersEmbedder) -> None:
@@ -113,28 +94,6 @@ def test_an_embedder_is_pickled_without_its_model(embedder: SentenceTransformers
     embedder.embed(["a"])
     sent = pickle.loads(pickle.dumps(embedder))
     assert (repr(sent), len(pickle.dumps(embedder)) < 1_000) == (repr(embedder), True)
-
-
-def test_no_texts_load_nothing() -> None:
-    assert SentenceTransformersEmbedder("nobody/none").embed([]) == []
-
-
-def test_threads_share_one_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sentence_transformers
-
-    loads = []
-    plain = sentence_transformers.SentenceTransformer
-    monkeypatch.setattr(
-        sentence_transformers,
-        "SentenceTransformer",
-        lambda *a, **k: (loads.append(a), plain(*a, **k))[1],
-    )
-    shared = SentenceTransformersEmbedder(str(folder), device="cpu")
-    texts = ["one", "two words " * 40, "a", "word " * 5] * 4
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda text: shared.embed([text])[0], texts))
-    assert loads == [(str(folder),)]
-    assert np.abs(np.array(found) - np.array(shared.embed(texts))).max() < 1e-5
 
 
 def test_loading_says_nothing_but_one_line_of_ours(

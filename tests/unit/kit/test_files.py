@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,23 +49,6 @@ def test_a_file_in_the_way_of_a_folder_is_an_os_error(tmp_path: Path, place: str
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_many_threads_may_make_the_same_folders(tmp_path: Path) -> None:
-    failed: list[BaseException] = []
-
-    def make() -> None:
-        try:
-            make_private_folders(tmp_path / "a" / "b" / "c" / "d")
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=make) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-
-
 def test_the_current_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     append_line(Path("log"), b"one")
@@ -80,19 +62,6 @@ def test_a_line_is_appended_to_a_file_of_the_owner_alone(tmp_path: Path) -> None
     append_line(path, b"one")
     append_line(path, b"two")
     assert (mode(path), path.read_bytes()) == (0o600, b"one\ntwo\n")
-
-
-def test_no_folder_is_made_for_an_appended_line(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        append_line(tmp_path / "missing" / "log", b"one")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_appended_file_keeps_its_permissions(tmp_path: Path) -> None:
-    (tmp_path / "log").touch()
-    (tmp_path / "log").chmod(0o640)
-    append_line(tmp_path / "log", b"one")
-    assert mode(tmp_path / "log") == 0o640
 
 
 @pytest.mark.usefixtures("umask")
@@ -175,14 +144,6 @@ def test_permissions_are_handed_on_to_the_file_that_was_written_alone(
     assert mode(tmp_path / "victim") == 0o600
 
 
-@pytest.mark.parametrize("write", [replace_file, append_line])
-def test_a_folder_may_be_a_link(tmp_path: Path, write: Callable[[Path, bytes], None]) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    write(tmp_path / "link" / "file", b"new")
-    assert (tmp_path / "real" / "file").read_bytes().strip() == b"new"
-
-
 @pytest.mark.parametrize("planted", ["link", "file"])
 def test_what_was_planted_at_the_name_of_the_draft_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
@@ -208,32 +169,6 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path, place: str) -> None:
     with pytest.raises(OSError, match="not a file"):
         replace_file(tmp_path / place, b"new")
     assert sorted(it.name for it in tmp_path.iterdir()) == ["folder", "pipe"]
-
-
-def test_names_as_long_as_they_may_be_can_be_written(tmp_path: Path) -> None:
-    name = "ä" * 127
-    replace_file(tmp_path / name, b"new")
-    assert (tmp_path / name).read_bytes() == b"new"
-
-
-def test_readers_see_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    path, sizes, done = tmp_path / "report", set(), threading.Event()
-    big, small = b"a" * 3_000_000, b"b" * 2_000_000
-    replace_file(path, big)
-
-    def read() -> None:
-        while not done.is_set():
-            content = path.read_bytes()
-            sizes.add((len(content), content[:1], content[-1:]))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for number in range(10):
-        replace_file(path, (small, big)[number % 2])
-    done.set()
-    reader.join()
-    assert sizes <= {(3_000_000, b"a", b"a"), (2_000_000, b"b", b"b")}
-    assert [it.name for it in tmp_path.iterdir()] == ["report"]
 
 
 KILLED = """
