@@ -69,25 +69,15 @@ def test_the_same_lines_work_on_every_store(
         assert found.status == "full"
         assert found.matches[0].metadata["source"] == "lamp.md"
         assert found.matches[0].text == DOCUMENTS["lamp.md"]
+        others = {"source": {"$in": ["brake.txt", "deep/rain.txt"]}}
+        matches = qm.retriever.retrieve(QUESTION, filter=others).matches
+        assert {match.id for match in matches} == {"brake.txt#0", "deep/rain.txt#0"}
         answer = qm.answer(QUESTION)
         assert (answer.text, answer.citations[0].match.id) == (
             "The battery is empty [1].",
             "lamp.md#0",
         )
     assert qtm.ingest(config=config).unchanged == 3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_filter_reaches_every_store(
-    kind: str, documents: Path, tmp_path: Path, world: PineconeWorld
-) -> None:
-    config = {**KINDS[kind], "dataPath": str(documents), "indexPath": str(tmp_path / "index")}
-    qtm.ingest(config=config)
-    with qtm.QueryMiddleware(config) as qm:
-        found = qm.retriever.retrieve(
-            QUESTION, filter={"source": {"$in": ["brake.txt", "deep/rain.txt"]}}
-        )
-        assert {match.id for match in found.matches} == {"brake.txt#0", "deep/rain.txt#0"}
 
 
 def test_without_an_index_it_says_how_to_make_one(tmp_path: Path) -> None:
@@ -123,18 +113,6 @@ def test_a_function_of_texts_and_a_store_of_ones_own_will_do(documents: Path) ->
         assert len(qm.retriever(QUESTION, top_k=3)) == 3
     # A store that was given stays open.
     assert store.count() == 3
-
-
-def test_the_store_is_opened_once_and_again_after_closing(documents: Path, tmp_path: Path) -> None:
-    config = {"dataPath": str(documents), "indexPath": str(tmp_path / "index.sqlite")}
-    qtm.ingest(config=config)
-    qm = qtm.QueryMiddleware(config)
-    first = qm.retriever
-    assert qm.retriever is first
-    qm.close()
-    assert qm.retriever is not first
-    assert len(qm.retriever(QUESTION)) == 3
-    qm.close()
 
 
 def test_top_k_of_the_config_is_what_a_search_returns(documents: Path, tmp_path: Path) -> None:

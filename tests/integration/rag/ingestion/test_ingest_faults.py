@@ -68,36 +68,6 @@ def test_a_write_that_was_broken_off_is_completed_without_embedding(
     assert world.passages() == world.clean()
 
 
-@TEARS
-def test_a_document_deleted_after_a_broken_write_leaves_nothing(world: World, tear: str) -> None:
-    torn(world, tear)
-    (world.docs / "alpha.txt").unlink()
-    world.ingest()
-    assert world.passages() == world.clean()
-
-
-@TEARS
-def test_a_document_changed_back_after_a_broken_write_is_as_it_was(world: World, tear: str) -> None:
-    world.ingest()
-    before = world.passages()
-    world.write("alpha.txt", "Alpha is another one for a moment.")
-    torn(world, tear)
-    world.write("alpha.txt", SENTENCES["alpha"])
-    world.ingest()
-    assert world.passages() == before
-
-
-@TEARS
-def test_a_document_that_came_back_after_a_broken_removal_is_there(world: World, tear: str) -> None:
-    world.ingest()
-    before = world.passages()
-    (world.docs / "alpha.txt").unlink()
-    torn(world, tear)
-    world.write("alpha.txt", SENTENCES["alpha"])
-    world.ingest()
-    assert world.passages() == before
-
-
 @pytest.mark.parametrize("tear", ["before", "after"])
 def test_a_document_unreadable_after_a_broken_write_is_one_version_of_itself(
     world: World, tear: str
