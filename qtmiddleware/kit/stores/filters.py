@@ -41,15 +41,6 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     The returned function never raises an exception. For an invalid filter, `build_matcher` itself
     raises `InvalidQuery`, with a message that does not quote the filter's values.
 
-    ``{"field": value}`` is short for ``{"field": {"$eq": value}}``. If a mapping has several keys,
-    the metadata must meet the conditions of all keys. The operators are:
-
-    - ``$eq`` and ``$ne`` take a text, a number or a boolean.
-    - ``$gt``, ``$gte``, ``$lt`` and ``$lte`` take a number.
-    - ``$in`` and ``$nin`` take a list of texts, numbers and booleans.
-    - ``$exists`` takes a boolean.
-    - ``$and`` and ``$or`` take a list of conditions, which may be nested 16 deep.
-
     A list in the metadata meets a condition if any of its elements does. ``$ne`` is the opposite of
     ``$eq``, and ``$nin`` is the opposite of ``$in``. A missing field therefore meets ``$ne`` and
     ``$nin``. A boolean is not a number, and ``null`` counts as missing.

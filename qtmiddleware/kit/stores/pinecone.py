@@ -23,7 +23,6 @@ MOST_IDS: Final = 1_000
 MOST_BYTES: Final = 2_000_000
 MOST_METADATA_BYTES: Final = 40_960
 MOST_MATCHES: Final = 10_000
-LONGEST_ID: Final = 512
 
 # The maximum size of a number in JSON, in bytes, with a comma and a space.
 _NUMBER_BYTES: Final = 26
@@ -47,19 +46,12 @@ class PineconeStore:
     """Keeps passages in one namespace of a dense Pinecone index, with vectors of your own embedder.
 
     The first use checks the type and the dimension of the index's vectors. Pinecone does not record
-    which model made them, so use one model per namespace.
+    which model made them, so use one model per namespace. Searches and `count` see a write or a
+    removal a little later.
 
-    Pinecone's limits:
-
-    - Ids are 1 to 512 ASCII characters.
-    - A metadata value is a text, a number, a boolean or a list of texts. ``None`` is left out, and
-      whole numbers come back as integers.
-    - The text and metadata of one passage have at most 40 KB together. A vector may not be all
-      zeros.
-    - A response has at most 4 MB. If Pinecone rejects a search because of this limit, ask for fewer
-      passages.
-    - Pinecone is eventually consistent: searches and `count` see a write or a removal a little
-      later.
+    Pinecone's limits hold: ids of 1 to 512 ASCII characters, 40 KB of text and metadata per
+    passage, and 4 MB per response. A metadata value is a text, a number, a boolean or a list of
+    texts. ``None`` is left out, and whole numbers come back as integers.
 
     Thread-safe, with the client's own timeouts and retries; a context manager. Methods raise
     `StoreError`, and `InvalidQuery` for an invalid filter.
@@ -122,16 +114,10 @@ class PineconeStore:
     ) -> None:
         """Write *passages* with their vectors, then remove the passages with the ids in *delete*.
 
-        A passage replaces the stored passage with the same id. If an id is in both *passages* and
-        *delete*, the passage is written. *passages* are sent batch by batch, so they need not fit
-        in memory.
-
-        Readers may see some batches before others, and new passages before outdated ones are
-        removed. After a failure, the batches already sent stay in the index. Repeat the write to
-        complete it.
+        *passages* are sent batch by batch. After a failure, the batches already sent stay in the
+        index. Repeat the write to complete it.
         """
-        # An id that Pinecone cannot store is not stored there either.
-        stale_ids = dict.fromkeys(filter(_is_valid_id, delete))
+        stale_ids = dict.fromkeys(delete)
         for batch in self._build_batches(passages):
             self._check_index_once()
             answer = self._call("upsert", vectors=batch, namespace=self._namespace)
@@ -157,8 +143,7 @@ class PineconeStore:
     ) -> list[Record]:
         """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
 
-        Returns at most 10,000 passages. The score depends on the index's metric, and greater is
-        better: a Euclidean distance is negated.
+        At most 10,000. The score depends on the index's metric; a Euclidean distance is negated.
         """
         vector = self._convert_vector(query, "the query")
         condition = {}
@@ -227,44 +212,37 @@ class PineconeStore:
         batch: dict[str, dict[str, Any]] = {}
         total_bytes = 0
         for passage, vector in passages:
-            record, size = self._build_record_and_size(passage, vector)
+            fields = {**passage.metadata, self._text_field: passage.text}
+            try:
+                encoded = json.dumps(
+                    {name: value for name, value in fields.items() if value is not None},
+                    ensure_ascii=False,
+                )
+            except (TypeError, ValueError) as error:
+                kind = type(error).__name__
+                raise StoreError(
+                    f"the metadata of the passage {passage.id!r} must be JSON ({kind})"
+                ) from None
+            encoded = replace_surrogates(encoded)
+            size = len(encoded.encode())
+            if size > MOST_METADATA_BYTES:
+                raise StoreError(
+                    f"the text and metadata of the passage {passage.id!r} are {size:,} bytes;"
+                    f" Pinecone keeps at most {MOST_METADATA_BYTES:,} a record: make the chunks"
+                    " smaller"
+                )
+            size += len(vector) * _NUMBER_BYTES + len(passage.id) + _FRAME_BYTES
             if batch and (len(batch) == MOST_IDS or total_bytes + size > MOST_BYTES):
                 yield list(batch.values())
                 batch, total_bytes = {}, 0
-            batch[passage.id] = record
+            batch[passage.id] = {
+                "id": passage.id,
+                "values": self._convert_vector(vector, f"the passage {passage.id!r}"),
+                "metadata": json.loads(encoded),
+            }
             total_bytes += size
         if batch:
             yield list(batch.values())
-
-    def _build_record_and_size(
-        self, passage: Passage, vector: Sequence[float]
-    ) -> tuple[dict[str, Any], int]:
-        """Return the record in which Pinecone stores *passage*, and its size in bytes."""
-        owner = f"the passage {str(passage.id)[:80]!r}"
-        if not _is_valid_id(passage.id):
-            raise StoreError(
-                f"{owner} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
-                " characters, without NUL"
-            )
-        fields = {name: value for name, value in passage.metadata.items() if value is not None}
-        fields[self._text_field] = passage.text
-        try:
-            encoded = replace_surrogates(json.dumps(fields, ensure_ascii=False, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise StoreError(
-                f"the metadata of {owner} must be JSON ({type(error).__name__})"
-            ) from None
-        size = len(encoded.encode())
-        if size > MOST_METADATA_BYTES:
-            raise StoreError(
-                f"the text and metadata of {owner} are {size:,} bytes; Pinecone keeps at most"
-                f" {MOST_METADATA_BYTES:,} a record: make the chunks smaller"
-            )
-        values = self._convert_vector(vector, owner)
-        if not any(values):
-            raise StoreError(f"the vector of {owner} is all zeros, which Pinecone does not accept")
-        record = {"id": passage.id, "values": values, "metadata": json.loads(encoded)}
-        return record, size + len(values) * _NUMBER_BYTES + len(passage.id) + _FRAME_BYTES
 
     def _convert_vector(self, vector: Any, owner: str) -> list[float]:
         try:
@@ -356,10 +334,6 @@ def _explain_errors(subject: str) -> Iterator[None]:
         raise StoreError(
             f"{subject} cannot be used: {reason}. The cause of this error has the details"
         ) from error
-
-
-def _is_valid_id(id_: object) -> bool:
-    return isinstance(id_, str) and 0 < len(id_) <= LONGEST_ID and id_.isascii() and "\0" not in id_
 
 
 def _convert_filter_value(value: Any) -> Any:

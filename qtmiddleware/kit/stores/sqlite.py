@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from itertools import islice, takewhile
 from pathlib import Path
 from threading import RLock
@@ -58,16 +58,14 @@ _META: Final = "SELECT value FROM meta WHERE key = ?"
 class SQLiteStore:
     """Keeps passages in one SQLite file, and finds them by vector or by word.
 
-    Use this store for up to about 100,000 passages. Each search compares the query with all
+    Use this store for up to about 100,000 passages: each search compares the query with all
     vectors, in memory, by cosine. Writes by other processes are visible in the next search.
 
-    Thread-safe; a context manager. In a file, searches do not wait for writes. After a fork, the
-    child process opens its own connections. A write is saved completely or not at all, even if the
-    process is killed.
+    Thread-safe; a context manager. In a file, searches do not wait for writes. A write is saved
+    completely or not at all, even if the process is killed.
 
     Args:
-        path: the path of a file, or ``":memory:"``. The store creates the file and its folders if
-            they do not exist. Only the owner can read a new file.
+        path: the path of a file, or ``":memory:"``. Only the owner can read a new file.
         embedding_model: the model of all vectors; saved in the file.
         dimension: the length of all vectors; saved in the file.
 
@@ -144,21 +142,15 @@ class SQLiteStore:
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the passages with the ids in *delete*.
-
-        All changes are one transaction. A passage replaces the stored passage with the same id. If
-        several passages have the same id, the last one is stored. If an id is in both *passages*
-        and *delete*, the passage is written.
+        """Write *passages* with their vectors, and remove those with the ids in *delete*, at once.
 
         *passages* are read a few hundred at a time. If their iterator raises an exception, nothing
-        is written. A store in memory reads all *passages* before it writes, because searches wait
-        during the write.
+        is written. Of several passages with one id, the last one is stored.
         """
+        # In memory, searches would wait until all passages are made.
         pairs = iter(list(passages) if self._path == MEMORY else passages)
-        # Ids that are not valid text cannot be stored, so they need not be deleted.
-        stale_ids = [id_ for id_ in delete if id_ == replace_surrogates(id_)]
         with self._open_transaction("BEGIN IMMEDIATE") as connection:
-            _delete_passages(connection, stale_ids)
+            _delete_passages(connection, delete)
             while batch := list(islice(pairs, BATCH)):
                 self._write_batch(connection, batch)
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
@@ -178,11 +170,9 @@ class SQLiteStore:
     ) -> list[Record]:
         """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
 
-        Each result is a dictionary with the keys ``id``, ``score``, ``text`` and ``metadata``. The
-        score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
-        sorted by id.
+        The score is the cosine, from -1 to 1. Passages with equal scores are sorted by id.
         """
-        vector = _normalise(self._convert_vectors([query], ["the query"]).copy())[0]
+        vector = _normalise(self._convert_vectors([query]))[0]
         import numpy as np
 
         with self._open_transaction() as connection:
@@ -217,11 +207,8 @@ class SQLiteStore:
     ) -> list[Record]:
         """Return the *top_k* passages that best match the words of *text* and meet *filter*.
 
-        Results have the same keys and order as those of `search`. The score is BM25 (k1 1.2, b
-        0.75; Robertson and Zaragoza 2009); greater is better.
-
-        The search covers each passage's text and the field ``context`` of its metadata. *text* has
-        no query syntax. In scripts without spaces, each pair of adjacent characters is a word.
+        The search covers each passage's text and the field ``context`` of its metadata. The score
+        is BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009); greater is better.
         """
         words = " OR ".join(f'"{word}"' for word in extract_query_words(text))
         if not words or top_k < 1:
@@ -279,19 +266,17 @@ class SQLiteStore:
     ) -> None:
         # Of several passages with one id, the last stays.
         by_id = {passage.id: (passage, vector) for passage, vector in batch}
-        owners = [f"the passage {id_!r}" for id_ in by_id]
-        vectors = self._convert_vectors([vector for _, vector in by_id.values()], owners)
+        vectors = self._convert_vectors([vector for _, vector in by_id.values()])
         rows, words = [], []
         # Vectors have the same byte order on every machine.
         for (passage, _), vector in zip(by_id.values(), vectors.astype("<f4"), strict=True):
             try:
-                passage.id.encode()
                 metadata = json.dumps(dict(passage.metadata))
-            except (AttributeError, TypeError, ValueError) as error:
+            except (TypeError, ValueError) as error:
                 raise StoreError(
-                    f"the passage {passage.id!r} cannot be stored: its id must be text and its"
-                    f" metadata JSON ({type(error).__name__}); nothing was written"
-                ) from error
+                    f"the metadata of the passage {passage.id!r} must be JSON"
+                    f" ({type(error).__name__}); nothing was written"
+                ) from None
             text, context = replace_surrogates(passage.text), passage.metadata.get("context")
             rows.append((passage.id, text, metadata, vector.tobytes()))
             found = f"{text}\n{replace_surrogates(context)}" if isinstance(context, str) else text
@@ -300,26 +285,18 @@ class SQLiteStore:
         connection.executemany(_INSERT_PASSAGE, rows)
         connection.executemany(_INSERT_WORDS, words)
 
-    def _convert_vectors(self, vectors: Sequence[Sequence[float]], owners: Sequence[str]) -> Floats:
+    def _convert_vectors(self, vectors: Sequence[Sequence[float]]) -> Floats:
         """Return *vectors* as an array with one row per vector, or raise `StoreError`."""
         try:
             import numpy as np
         except ImportError as error:
             raise MissingExtra("numpy", "local") from error
-        try:
-            with np.errstate(over="ignore"):
-                array = np.asarray(vectors, dtype=np.float32)
-        except (TypeError, ValueError):
-            # An embedder may have returned the text instead, and numpy's message quotes it.
-            array = np.empty(0, dtype=np.float32)
-        if array.shape != (len(vectors), self._dimension):
-            raise StoreError(
-                f"the vector of {owners[0]} and all others must be {self._dimension} numbers"
-            )
-        if not np.isfinite(array).all():
-            position = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
-            raise StoreError(f"the vector of {owners[position]} must hold finite numbers only")
-        return array
+        with suppress(TypeError, ValueError), np.errstate(over="ignore"):
+            array = np.array(vectors, dtype=np.float32)
+            if array.shape == (len(vectors), self._dimension) and np.isfinite(array).all():
+                return array
+        # An embedder may have returned the text instead, and numpy's message quotes it.
+        raise StoreError(f"each vector must be a list of {self._dimension} finite numbers")
 
     def _load(
         self, connection: sqlite3.Connection, *, with_metadata: bool
