@@ -282,10 +282,7 @@ def _open_function(
 def _select_systems(
     bench: Bench, selection: Mapping[str, System] | None, configs: Mapping[str, Config]
 ) -> dict[str, System]:
-    """Return the systems to measure: the *selection* or the usual ones, and the config files.
-
-    Raises `ConfigError` if a system needs a model or recorded replies that are missing.
-    """
+    """Return the systems to measure: the *selection* or the usual ones, and the config files."""
     systems = dict(selection or chosen(USUAL if bench.has_model else FREE))
     if selection is None:
         skipped = sorted(name for name, it in systems.items() if bench.list_missing_fields(it))
@@ -319,10 +316,7 @@ def _select_systems(
 def _confirm_searches(
     bench: Bench, systems: Mapping[str, System], function_name: str, *, is_confirmed: bool
 ) -> None:
-    """Write a note on the largest number of searches, and ask the user to confirm many searches.
-
-    Raises `typer.Exit` if the user says no, and `ConfigError` if the user cannot be asked.
-    """
+    """Write a note on the largest number of searches, and ask the user to confirm many searches."""
     price = bench.system.function.middleware.settings.store.read_price
     count = bench.count_searches(systems)
     cost = _PRICE if price is None else f"The cost is at most ${count * price / 1e6:,.2f}."

@@ -75,10 +75,7 @@ def command(
 
 
 def _read_question_file(path: Path) -> str | list[str]:
-    """Return the questions in the file or folder at *path*, without duplicates.
-
-    Raises `ConfigError` if the file cannot be read, or contains no question.
-    """
+    """Return the questions in the file or folder at *path*, without duplicates."""
     found = list(dict.fromkeys(islice(_read_questions(path), _MOST_READ)))
     # A query log holds only hashes of the questions, if log.texts is none.
     questions = [text for text in found if not text.startswith(_HASH)]

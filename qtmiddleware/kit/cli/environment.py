@@ -110,17 +110,9 @@ def load_config(
     """Return the config of a command.
 
     The file is the one that *name* or else ``QTM_CONFIG`` names, or else the first of
-    `CONFIG_FILES` that exists. A note names a file that nobody named. Such a file must belong to
-    the user, and must not choose the code to run or the servers that receive texts and keys.
-
-    Args:
-        name: The file or preset that ``--config`` names.
-        assignments: The values of ``--set``, which override the file.
-        transformation_type: The value of ``--type``, or ``None``.
-        on_file: Receives the file's path, in place of the note.
-
-    Raises:
-        ConfigError: A setting is not valid, or not allowed in a file that nobody named.
+    `CONFIG_FILES` that exists. A note names a file that nobody named, unless *on_file* receives its
+    path. Such a file must belong to the user, and must not choose the code to run or the servers
+    that receive texts and keys. *assignments* are the values of ``--set``.
     """
     named = name or os.environ.get("QTM_CONFIG") or None
     found = _find_config_file() if named is None else None
@@ -138,11 +130,7 @@ def load_config(
 
 
 def override_options(config: Config, assignments: Sequence[str]) -> Config:
-    """Return *config* with the values of ``--set``, such as ``fusion.method=rrf``.
-
-    The values are JSON; texts and lists of texts need no quotation marks. Raises `ConfigError` for
-    a key or value that is not allowed.
-    """
+    """Return *config* with the values of ``--set``, such as ``fusion.method=rrf``."""
     layers = []
     for text in assignments:
         name, equals, value = text.partition("=")

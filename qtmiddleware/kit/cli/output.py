@@ -180,10 +180,7 @@ def open_progress_bar() -> Iterator[ShowProgress]:
 
 @contextmanager
 def show_warnings(*, hidden_events: Iterable[str] = ()) -> Iterator[None]:
-    """Show the package's warnings on stderr during the ``with`` block, each text once.
-
-    Hides warnings about *hidden_events*, which the command itself shows or counts.
-    """
+    """Show the package's warnings on stderr, each once, apart from those about *hidden_events*."""
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
     hidden = frozenset(hidden_events)
     handler.addFilter(lambda record: getattr(record, "qtm", {}).get("event") not in hidden)
@@ -207,10 +204,7 @@ class _NoteHandler(logging.Handler):
 
 
 def check_report(file: Path) -> None:
-    """Check that a report can be written to *file*, and create its folder.
-
-    Raises `ConfigError`, or `MissingExtra` if *file* is an HTML page and jinja2 is not installed.
-    """
+    """Check that a report can be written to *file*, and create its folder."""
     if file.suffix not in (".md", ".json", ".html"):
         raise ConfigError(f"{file} must end with .md or .json or .html", path="--report")
     if file.suffix == ".html":

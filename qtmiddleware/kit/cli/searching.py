@@ -33,14 +33,9 @@ _DECISIVE_GROUPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search that a command uses.
+    """The search of a command: a wrapped function, or the retriever of the index.
 
-    Attributes:
-        name: What is searched, such as ``app:search``.
-        wrapped: The wrapped function, or the retriever of the index.
-        config: The search's config.
-        has_own_settings: Whether the user decided which passages the search finds: by a setting, or
-            by wrapping the function.
+    *has_own_settings* says whether a setting of the user decides which passages it finds.
     """
 
     name: str
@@ -59,11 +54,7 @@ def open_search(
 ) -> Iterator[Search]:
     """Yield the search by the function that *function* names, or the search of the index.
 
-    The package's warnings appear on stderr. What a function prints goes to stderr too.
-
-    Raises:
-        ConfigError: The function is already wrapped, but another argument contains a setting.
-        StoreError: There is no index.
+    The package's warnings appear on stderr, and so does what the function prints.
     """
     fn: Any = None if function is None else import_function(function)
     with show_warnings(hidden_events=_SHOWN_ANYWAY):
@@ -94,10 +85,7 @@ def open_search(
 
 @contextmanager
 def name_search_in_errors(name: str) -> Iterator[None]:
-    """Turn an exception of the user's function into a `WrapError` with the function's *name*.
-
-    The package's own errors pass through.
-    """
+    """Turn an exception of the user's function into a `WrapError` with the function's *name*."""
     try:
         yield
     except WrapError as error:
@@ -120,12 +108,8 @@ def name_search_in_errors(name: str) -> Iterator[None]:
 def import_function(target: str) -> Any:
     """Import and return the function that *target* names, such as ``app:search``.
 
-    From now on, what the user's code prints goes to stderr.
-
-    Raises:
-        ConfigError: *target* does not have the form ``module:name``, or the module or the name
-            does not exist.
-        WrapError: The module raised an exception during the import.
+    From now on, what the user's code prints goes to stderr. Raises `ConfigError` if there is no
+    such function, and `WrapError` if the module cannot be imported.
     """
     module_path, _, path = target.partition(":")
     # Shells complete file names, so `app/search.py:find` is accepted for `app.search:find`.

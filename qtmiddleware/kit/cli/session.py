@@ -35,9 +35,9 @@ class Session:
 
     Args:
         middleware: Searches the index.
-        config: The settings. The transforms in *config* follow the built-in transformation types.
+        config: The settings.
         kind: The transformation type at the start.
-        lock_reason: Why there is no model to ask; empty if the user can change the type.
+        lock_reason: Why there is no model to ask; empty if there is one.
         generates: Whether the model answers the questions.
         is_typed: Whether a person types at a terminal. Then a question may refer to earlier ones.
         names_questions: Whether to write each question above its answer.

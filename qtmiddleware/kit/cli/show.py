@@ -37,15 +37,10 @@ _LABELS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of asking a question.
+    """The outcome of asking a question, after *seconds*.
 
-    Attributes:
-        question: The question that the user asked.
-        retrieval: The search results; ``None`` if the search failed.
-        answer: The answer, or ``None`` if there is no answer.
-        error: The error of the search or the answer.
-        seconds: The duration of the whole call, in seconds.
-        streamed: The part of the answer's text that was streamed to the user.
+    *retrieval* is ``None`` if the search failed. *streamed* is the part of the answer's text that
+    the user has seen already.
     """
 
     question: str = field(repr=False)
@@ -131,10 +126,7 @@ def _build_match_dict(match: Match) -> dict[str, Any]:
 
 @contextmanager
 def open_piece_writer() -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes each piece of an answer to stdout.
-
-    A terminal shows a spinner until the first piece arrives.
-    """
+    """Yield a function that writes a piece of an answer. Until then, a terminal has a spinner."""
     has_written = False
     # A spinner in ASCII, because some terminals have no other characters.
     with notes.status("working", spinner="line") as status:
@@ -152,10 +144,7 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Show the answer to a question with the answer's sources, or the passages without an answer.
-
-    Errors go to stderr. An answer that was streamed before is not shown again.
-    """
+    """Show the answer to a question with the answer's sources, or the passages without an answer."""
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
         problem = "The answer was cut off" if outcome.streamed else "No answer"

@@ -57,8 +57,7 @@ class Page:
             examples: The kind of each example by question id. Default: all questions, without kind.
             notes: Sentences to show below the verdict.
             collections: The address of each page by its name; empty for this page.
-            skip_reason: Why no model replies. The page shows this instead of the tiers that need a
-                model.
+            skip_reason: Shown in place of the tiers for whose model no reply is recorded.
         """
         self.tiers = tiers
         self.name = name
