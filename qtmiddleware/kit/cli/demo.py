@@ -34,8 +34,6 @@ from qtmiddleware.kit.evaluation import (
     SYSTEMS,
     TOP_K,
     USUAL,
-    Dataset,
-    Question,
     chosen,
     index_system,
     measure_systems,
@@ -55,9 +53,10 @@ _QUESTION: Final = "q30"
 """The id of the example question. It needs two passages, and plain search finds only one."""
 _FOLDER: Final = Path(".tmp/demo")
 _COLLECTIONS: Final = {
-    "data": "Handbook of an e-bike rental",
-    "small": "Help centre of a parcel service",
+    "data": ("/", "Handbook of an e-bike rental"),
+    "small": ("/small/", "Help centre of a parcel service"),
 }
+"""The path and the title of each collection's page, by folder."""
 _REPLY_SECONDS: Final = 0.4
 """The delay of a recorded reply on the page, in seconds. It imitates a model's response time."""
 
@@ -109,7 +108,7 @@ def command(
         comparison = measure_systems(system, asked, chosen(USUAL), progress=update)
         # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=not is_recorded)
-        example = _find_question(dataset, _QUESTION)
+        (example,) = dataset.only({_QUESTION}).questions
         retrieval = system.with_settings(SYSTEMS[_EXAMPLE]).retrieve(example)
         settings = system.configure(SYSTEMS[_EXAMPLE]).middleware.settings
     if json_output:
@@ -144,8 +143,13 @@ def _serve_playground(model: LanguageModel | None, model_name: str, origin: str)
     with open_socket(None) as listener, ExitStack() as stack:
         embedder = find_embedder("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
-        data_by_folder = {folder: load_dataset(folder) for folder in EXAMPLES}
-        for folder, dataset in data_by_folder.items():
+        datasets = {folder: load_dataset(folder) for folder in _COLLECTIONS}
+        names = {
+            folder: f"{title}, {len(datasets[folder].passages)} passages"
+            for folder, (_, title) in _COLLECTIONS.items()
+        }
+        for folder, (path, _) in _COLLECTIONS.items():
+            dataset = datasets[folder]
             with open_progress_bar() as update:
                 store = stack.enter_context(open_index(dataset, _FOLDER, embedder, progress=update))
             client, has_recorded_reply = model, None
@@ -160,31 +164,20 @@ def _serve_playground(model: LanguageModel | None, model_name: str, origin: str)
             )
             tiers = Tiers(middleware.retriever, has_recorded_reply=has_recorded_reply)
             tiers.warm_up(dataset.questions[:SEEDED])
-            # The page of the second collection is one level below that of the first.
-            links = {
-                "data": "" if folder == "data" else "../",
-                "small": "small/" if folder == "data" else "",
-            }
-            names = {
-                name: f"{_COLLECTIONS[name]}, {len(data.passages)} passages"
-                for name, data in data_by_folder.items()
-            }
-            pages[folder] = Page(
+            pages[path] = Page(
                 tiers,
                 name=names[folder],
                 dataset=dataset,
                 examples={id_: kind for kind, id_ in EXAMPLES[folder].items()},
                 notes=[origin],
-                collections={name: links[other] for other, name in names.items()},
+                collections={
+                    names[other]: "" if other == folder else address
+                    for other, (address, _) in _COLLECTIONS.items()
+                },
                 skip_reason=(
                     "No reply is recorded for this question; the examples have recorded replies."
                     " With OPENAI_API_KEY set, a model answers every question."
                 ),
             )
         stack.enter_context(show_warnings(hidden_events=("retrieval_degraded",)))
-        by_path = {"/": pages["data"], "/small/": pages["small"]}
-        serve_pages(by_path, listener, notes=[origin])
-
-
-def _find_question(dataset: Dataset, question_id: str) -> Question:
-    return next(question for question in dataset.questions if question.id == question_id)
+        serve_pages(pages, listener, notes=[origin])

@@ -144,7 +144,7 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Show the answer to a question with the answer's sources, or the passages without an answer."""
+    """Show the answer with its sources, or the passages without an answer."""
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
         problem = "The answer was cut off" if outcome.streamed else "No answer"
