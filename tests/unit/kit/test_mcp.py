@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from typing import Any
 
 import pytest
 from mcp import Client
 
 import qtmiddleware as qtm
-from qtmiddleware.kit.mcp import FetchTool, build_server
+from qtmiddleware.kit.mcp import MOST_FETCHES, FetchTool, build_server
+from qtmiddleware.tools.search_tool import ToolFailure
 from tests.support.waiting import await_until
 
 ROWS = [{"id": "a", "text": "Jaco is healthy."}]
@@ -92,3 +94,14 @@ async def test_a_function_that_exits_ends_nothing(is_async: bool) -> None:
             result = await client.call_tool("search", {"query": query})
             assert result.is_error is is_failure
             assert "a bad query" not in result.content[0].text
+
+
+async def test_documents_that_hang_take_no_more_than_their_threads() -> None:
+    released = threading.Event()
+    tool = FetchTool(lambda id_: released.wait(20) and "a text", collection="a test")
+    hanging = [asyncio.create_task(tool.call({"id": "a"})) for _ in range(MOST_FETCHES)]
+    await asyncio.sleep(0)
+    with pytest.raises(ToolFailure, match="Overloaded"):
+        await tool.call({"id": "a"})
+    released.set()
+    assert all("a text" in text for text in await asyncio.gather(*hanging))
