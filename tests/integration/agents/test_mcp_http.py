@@ -72,9 +72,7 @@ def test_a_stream_that_would_never_say_anything_is_refused(served: Served) -> No
     "headers",
     [
         {"host": "evil.example:80"},
-        {"host": "127.0.0.1.evil.example:80"},
         {"origin": "http://evil.example"},
-        {"origin": "http://127.0.0.1.evil.example:80"},
         {"origin": "null"},
     ],
 )
@@ -82,17 +80,6 @@ def test_another_host_and_another_site_are_refused(served: Served, headers: dict
     response = post(served, **headers)
     assert response.status_code in (403, 421)
     assert "search" not in response.text
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_client_that_leaves_in_the_middle_ends_its_call(tmp_path: Path, mode: str) -> None:
-    with start(tmp_path, "waiting") as served:
-        async with Client(served.url, mode=mode, read_timeout_seconds=PATIENCE) as client:
-            call = asyncio.create_task(client.call_tool("search", {"query": QUESTION}))
-            await await_until((tmp_path / "started").exists)
-            call.cancel()
-            await asyncio.wait([call])
-        await await_until((tmp_path / "cancelled").exists)
 
 
 @pytest.mark.parametrize("function", ["waiting", "hanging"])

@@ -84,17 +84,6 @@ def test_one_that_others_may_have_written_is_not_read(qtm: Run, tmp_path: Path, 
     assert SECRET not in ended.err
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
-)
-def test_one_of_another_account_is_not_read(qtm: Run, tmp_path: Path) -> None:
-    os.chown(put(tmp_path, f"OPENAI_API_KEY={SECRET}"), 65534, 65534)
-    assert (
-        ".env was not read: it belongs to another account"
-        in qtm("transform", "-t", "none", QUESTION).err
-    )
-
-
 def test_no_name_in_it_forges_a_line(qtm: Run, tmp_path: Path) -> None:
     put(tmp_path, "'a\nqtm: all is well\x1b[2J'=1\n" + "".join(f"N{it}=1\n" for it in range(500)))
     ended = qtm("transform", "-t", "none", QUESTION)
@@ -283,18 +272,14 @@ def test_a_config_that_others_may_have_written_is_not_found(
     assert capsys.readouterr().err.startswith(f"qtm: note: {path.name} was not used: ")
 
 
-def test_no_other_config_is_found_that_nobody_named(qtm: Run, tmp_path: Path) -> None:
-    for name in (
-        "config/c.json",
-        "rules.config.json",
-        "qtm.json",
-        "qtm.toml",
-        "config.json",
-        "pyproject.toml",
-        ".qtm.json",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text('{"topK": 1}' if name.endswith("json") else "topK = 1\n")
-    ended = qtm("config", "show", "--json")
-    assert (ended.code, ended.err) == (0, "")
-    assert {row["origin"] for row in json.loads(ended.out)} == {"default"}
+def test_for_an_installed_function_no_module_of_the_folder_is_loaded(
+    qtm_process: Run, tmp_path: Path
+) -> None:
+    evil = "open('loaded', 'w').close()\n"
+    for name in ("statistics", "ir_measures", "jinja2"):
+        (tmp_path / f"{name}.py").write_text(evil)
+    (tmp_path / "own.py").write_text("import statistics\n\ndef search(query): return []\n")
+    qtm_process("check", "textwrap:wrap", QUESTION)
+    assert not (tmp_path / "loaded").exists()
+    qtm_process("check", "own:search", QUESTION)
+    assert (tmp_path / "loaded").exists()

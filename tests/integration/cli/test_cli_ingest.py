@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Ended
-from tests.support.office_files import make_office_files
 
 pytestmark = pytest.mark.thorough
 
@@ -80,34 +79,6 @@ def test_what_is_left_out_of_a_folder_is_counted(qtm: Run, docs: Path) -> None:
         1,
         True,
     )
-
-
-def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(
-    qtm: Run, docs: Path
-) -> None:
-    make_office_files(docs)
-    (docs / "vets.csv").write_text("Name;Animal\nMiller;horse\nSmith;parrot\n", encoding="utf-8")
-    (docs / "people.json").write_text(
-        '[{"name": "Ada"}, {"name": "Grace", "built": "a compiler"}]', encoding="utf-8"
-    )
-    (docs / "page.html").write_text(
-        "<title>Soup</title><nav>Home</nav><h1>Onions</h1><p>Fry them.", encoding="utf-8"
-    )
-    (docs / "torn.docx").write_bytes((docs / "report.docx").read_bytes()[:2_000])
-    ended = qtm("ingest", "docs")
-    assert ended.code == 0, ended.err
-    assert ended.out.startswith("8 documents in ")
-    assert "skipped: docs/torn.docx: damaged (BadZipFile)" in ended.err.splitlines()
-    for question, place in {
-        "What does valve 17 cost?": "report.xlsx, sheet Costs, rows 1-29",
-        "How fast is the turbine?": "report.pptx, slides 1-3",
-        "When is the pump oiled?": "report.docx, heading Maintenance",
-        "Which vet treats the parrot?": "vets.csv, rows 1-3",
-        "Who built a compiler?": "people.json, records 1-2",
-        "How are onions prepared?": "Soup (page.html), heading Onions",
-    }.items():
-        asked = qtm("query", "--no-answer", question)
-        assert f"[1] {place}" in asked.out, asked.out
 
 
 @pytest.mark.parametrize("arguments", [(), ("nowhere",), ("docs", "--no-such-option")])

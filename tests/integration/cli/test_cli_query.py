@@ -163,23 +163,6 @@ def test_ctrl_c_stops_an_answer_as_it_is_written_and_the_session_goes_on(
         assert terminal.ended() == 0
 
 
-def test_without_a_key_a_plain_terminal_shows_passages_and_no_escape_sequence(folder: Path) -> None:
-    plain = environ(folder, TERM="dumb", PYTHONIOENCODING="ascii")
-    with Terminal("query", "--type", "combined", folder=folder, environ=plain) as terminal:
-        assert "No language model is configured: set OPENAI_API_KEY" in terminal.wait_for(
-            "type: none", *READY
-        )
-        terminal.type("What does Jaco eat?")
-        told = terminal.wait_for("Passages:", "no LLM calls)", "\n> ")
-        assert "food.txt (score " in told
-        assert "na?ve, but [31mgood" in told.replace("\\u001b", "")
-        terminal.type("tt")
-        terminal.wait_for("Until then the type is none.", "\n> ")
-        terminal.type(CTRL_D, enter=False)
-        assert terminal.ended() == 0
-    assert b"\x1b" not in terminal.raw
-
-
 # --- in a pipe ------------------------------------------------------------------------------------
 
 
