@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
-from tests.support.retrieval_world import scripted
 
 # While it is imported, and past Python's own stream.
 print("imported")
@@ -39,12 +37,6 @@ def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         for key, text in TEXTS.items()
     ]
     return rows[:top_k]
-
-
-@qtm.middleware(client=ScriptedModel(scripted))
-def modelled(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-    """A good function with a model."""
-    return [{"id": key, "score": 0.9, "text": text} for key, text in TEXTS.items()][:top_k]
 
 
 def reading(query: str) -> list[dict[str, Any]]:

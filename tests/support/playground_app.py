@@ -66,12 +66,6 @@ def odd(query: str, top_k: int = 4) -> Any:
     return 42
 
 
-@qtm.middleware
-def empty(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-    """A function that finds nothing."""
-    return []
-
-
 def _reply_hostile(prompt: Any) -> dict[str, Any]:
     reply = dict(scripted(prompt))
     return {

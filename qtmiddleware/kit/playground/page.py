@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -34,38 +34,33 @@ _HEADERS: Final = {
 }
 
 
+@dataclass(eq=False)
 class Page:
-    """The page that compares the results of several tiers for one question."""
+    """The page that compares the results of several tiers for one question.
 
-    def __init__(
-        self,
-        tiers: Tiers,
-        *,
-        name: str,
-        dataset: Dataset | None = None,
-        examples: Mapping[str, str] | None = None,
-        notes: Sequence[str] = (),
-        collections: Mapping[str, str] | None = None,
-        skip_reason: str = "",
-    ) -> None:
-        """Set up the page.
+    Attributes:
+        tiers: The configurations to compare.
+        name: The name of the function, index or collection.
+        dataset: The example questions with their judgements.
+        examples: The kind of each example by question id. Default: all questions, without kind.
+        notes: Sentences to show below the verdict.
+        collections: The address of each page by its name; empty for this page.
+        skip_reason: Shown in place of the tiers for whose model no reply is recorded.
+    """
 
-        Args:
-            tiers: The configurations to compare.
-            name: The name of the function, index or collection.
-            dataset: The example questions with their judgements.
-            examples: The kind of each example by question id. Default: all questions, without kind.
-            notes: Sentences to show below the verdict.
-            collections: The address of each page by its name; empty for this page.
-            skip_reason: Shown in place of the tiers for whose model no reply is recorded.
-        """
-        self.tiers = tiers
-        self.name = name
-        self.notes = notes
-        self.collections = collections or {}
-        self.skip_reason = skip_reason
+    tiers: Tiers
+    name: str
+    dataset: Dataset | None = None
+    examples: Mapping[str, str] | None = None
+    notes: Sequence[str] = ()
+    collections: Mapping[str, str] = field(default_factory=dict)
+    skip_reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Find the examples, and the answers that the judgements name."""
+        dataset = self.dataset
         questions = {question.id: question for question in dataset.questions} if dataset else {}
-        kinds = dict.fromkeys(questions, "") if examples is None else examples
+        kinds = dict.fromkeys(questions, "") if self.examples is None else self.examples
         self._examples = [(kind, questions[id_]) for id_, kind in kinds.items()]
         # An address holds the question's text and not its id, so the text finds the answers.
         self._answers = {
