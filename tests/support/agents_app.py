@@ -10,8 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import qtmiddleware as qtm
-
 # While it is imported, and past Python's own stream.
 print("imported")
 os.write(1, b"written\n")
