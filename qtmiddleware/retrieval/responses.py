@@ -1,15 +1,8 @@
 """Read the passages of any response, and rebuild the response with other passages.
 
-Responses and items are recognised by the names of their fields, not by their library:
-
-- A response is a list of items, has such a list under a usual name, or has a list for each field of
-  its items (columns).
-- An item is a text, a plain row such as ``(id, score)``, or something with fields. `list_fields`
-  returns the fields of any object as a dict, so only dicts are read.
-
-Which of the usual names an object has is found once per class or set of keys, and each item is read
-once. What cannot be read counts as missing, and what cannot be copied is refused: nothing of the
-caller's is written to.
+Responses and items are recognised by the names of their fields, not by their library. `list_fields`
+returns the fields of any object as a dict, so only dicts are read. What cannot be read counts as
+missing, and what cannot be copied is refused: nothing of the caller's is written to.
 """
 
 from __future__ import annotations
@@ -17,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections import Counter, UserDict, deque
+from collections import UserDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -80,7 +73,6 @@ _COLUMNS: Final = {
     f"{field}s": field
     for field in ("id", "document", "text", "metadata", "distance", "score", "embedding", "uri")
 } | {"similarities": "score"}
-_COLUMN_PATHS: Final = {(name,) for name in _COLUMNS}
 # Classes with one of these attributes are no database rows, although they may have keys().
 _NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields", "dtype", "iloc")
 # Some scripts put no spaces between words, so CJK punctuation counts too.
@@ -98,13 +90,11 @@ _USUAL: Final = KeywordEvidenceSettings()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
-    """Functions to read the items of a response, and to rebuild the response with other items.
+    """How to read the items of a response, and to rebuild the response with other items.
 
     Attributes:
         items: Returns the items of a response in the backend's order, without copying them.
-        rebuild: Returns a copy of a response with other items. It accepts any number of items in
-            any order. They may have new scores, and they may come from other responses of the same
-            function.
+        rebuild: Returns a copy of a response with any other items of the same function's responses.
     """
 
     items: Callable[[Any], Sequence[Any]]
@@ -113,13 +103,9 @@ class Shape:
 
 @dataclass(eq=False, repr=False, slots=True)
 class SearchResult:
-    """The response to the search for one variant, and the ranking read from it.
+    """A response, the ranking read from it, and its shape.
 
-    Attributes:
-        ranking: The keys, scores and passages, best first.
-        shape: The object that reads passages from the response and rebuilds the response.
-        response: The response as the function returned it.
-        is_cut: Whether reading took too long, so that some passages lack metadata.
+    *is_cut* says that reading took too long, so that some passages lack metadata.
     """
 
     ranking: Ranking
@@ -160,8 +146,7 @@ def read_response(
         if deadline is not None:
             stops_at = max(deadline.at, monotonic() + _READING_SECONDS)
         namespace = str(_get_field(response, "namespace") or DEFAULT_NAMESPACE)
-        reader = _Reader(tuple(options.fields.items()), namespace, stops_at)
-        passages = reader.read_all(items)
+        passages = _Reader(tuple(options.fields.items()), namespace, stops_at).read_all(items)
         is_cut = monotonic() > stops_at
     except ResponseShapeError:
         raise
@@ -178,15 +163,11 @@ def read_response(
 
 
 def read_passage(item: Any) -> Passage:
-    """Return the passage in *item*, a single object.
-
-    Raises:
-        ResponseShapeError: *item* is not a passage.
-    """
+    """Return the passage in *item*. Raises `ResponseShapeError` if it is none."""
     return _Reader().read_all([item])[0]
 
 
-# --- values ---------------------------------------------------------------------------------------
+# --- the fields of any object ---------------------------------------------------------------------
 
 
 @lru_cache(1_024)
@@ -212,9 +193,8 @@ def _classify(class_: Any) -> str:
         return "mapping"
     if is_sequence:
         return "list"
-    if is_object or class_.__dictoffset__ or _list_slots(class_):
-        return "object"
-    return "view" if hasattr(class_, "to_dict") else "object"
+    has_attributes = is_object or class_.__dictoffset__ or _list_slots(class_)
+    return "view" if not has_attributes and hasattr(class_, "to_dict") else "object"
 
 
 def _get_kind(value: Any) -> str:
@@ -230,7 +210,6 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_column(value: Any) -> bool:
-    """Return whether *value* is a list, or an array of numbers or vectors."""
     return _is_list(value) or (_get_kind(value) == "array" and value.ndim > 0)
 
 
@@ -257,9 +236,6 @@ def _has_words(text: str) -> bool:
     return _SPACE.search(text) is not None
 
 
-# --- the fields of any object ---------------------------------------------------------------------
-
-
 @lru_cache(4_096)
 def _spell(name: str) -> str:
     """Return *name* without the differences between ``page_content`` and ``PageContent``."""
@@ -267,9 +243,9 @@ def _spell(name: str) -> str:
 
 
 _ENVELOPE_NAMES: Final = frozenset(_spell(name) for path in ENVELOPES for name in path.split("."))
+_OTHER_NAMES: Final = ("title", "namespace", "usage", "read_units", "_node_content")
 _USUAL_NAMES: Final = _ENVELOPE_NAMES.union(
-    *(map(_spell, names) for names in (IDS, DOCUMENT_IDS, TEXTS, SCORES, METADATA)),
-    map(_spell, ("title", "namespace", "usage", "read_units", "_node_content")),
+    map(_spell, (*IDS, *DOCUMENT_IDS, *TEXTS, *SCORES, *METADATA, *_OTHER_NAMES))
 )
 
 
@@ -290,8 +266,7 @@ def _list_attributes(class_: type[Any], names: tuple[str, ...]) -> Sequence[str]
         for name, member in getmembers_static(class_)
         if _spell(name) in _USUAL_NAMES and hasattr(member, "__get__") and not callable(member)
     )
-    names = (*filter(_is_public, names), *_list_slots(class_), *properties)
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys((*filter(_is_public, names), *_list_slots(class_), *properties)))
 
 
 def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
@@ -320,11 +295,7 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
             names = getattr(class_, "attribute_map", None)
             if not isinstance(names, dict):
                 names = _list_attributes(class_, tuple(getattr(value, "__dict__", ())))
-            for name in names:
-                try:
-                    fields[name] = getattr(value, name, None)
-                except Exception:
-                    continue
+            fields = {name: _get_field(value, name) for name in names}
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return fields
@@ -366,33 +337,31 @@ def _group_by_spelling(names: tuple[Any, ...]) -> Mapping[str, Sequence[str]]:
     return spelled
 
 
-def _follow(fields: dict[Any, Any], usual: str) -> tuple[Path, Any]:
-    """Return the path *usual* in the names of *fields*, and the value; () if there is none."""
+def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
+    """Return the path *usual* in the names of *holder*, and the value; () if there is none."""
     path: Path = ()
-    value: Any = fields
     for spelling in map(_spell, usual.split(".")):
-        names = _group_by_spelling(tuple(list_fields(value))).get(spelling)
+        names = _group_by_spelling(tuple(list_fields(holder))).get(spelling)
         if names is None:
             return (), None
         path = (*path, names[0])
-        value = _get_field(value, names[0])
-    return path, value
+        holder = _get_field(holder, names[0])
+    return path, holder
 
 
 # --- one item -------------------------------------------------------------------------------------
 
 
 class _Layout(NamedTuple):
-    """The usual names among the names of some fields, by what they hold, the most usual first."""
+    """Where the usual names among the names of some fields lead, the most usual first."""
 
     ids: Sequence[Path]
     document_ids: Sequence[Path]
     scores: Sequence[Path]
-    texts: Mapping[Path, str]  # the paths, and how they are written in settings
+    texts: Sequence[Path]
     metadata: Sequence[str]
     title: str
     no_metadata: Sequence[str]
-    inner: Sequence[Any]  # the names of the fields that may hold the whole passage
     usual: tuple[str, str, str]  # the most usual names of an id, a score and a text
 
 
@@ -415,7 +384,6 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
         paths = dict.fromkeys([(settings[kind],), tuple(settings[kind].split("."))])
         return [*paths, *((holder, *path) for holder in metadata for path in paths)]
 
-    has_id = pick((*IDS, *DOCUMENT_IDS))
     ids, scores, texts = find("id", IDS), find("score", SCORES), find("text", TEXTS)
     id_name, score_name, text_name = (
         paths[0][0] if paths else "" for paths in (ids, scores, texts)
@@ -424,11 +392,10 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
         ids=ids,
         document_ids=find("id" if "id" in settings else "", DOCUMENT_IDS),
         scores=scores,
-        texts={path: ".".join(path) for path in texts},
+        texts=texts,
         metadata=metadata,
         title=(*pick(("title",)), "")[0],
         no_metadata=[name for name in names if name in _NOT_METADATA],
-        inner=[name for name in names if name == "node" or not (has_id or name in metadata)],
         usual=(id_name, score_name, text_name),
     )
 
@@ -447,11 +414,7 @@ class _Reader(NamedTuple):
     stops_at: float = NEVER
 
     def read_all(self, items: Sequence[Any]) -> list[Passage]:
-        """Return the passages in *items*.
-
-        Raises:
-            ResponseShapeError: An item is not a passage.
-        """
+        """Return the passages in *items*. Raises `ResponseShapeError` if an item is none."""
         names: Sequence[str] = ()
         if len(items) and _is_plain(items[0]):
             kinds = {(type(item), len(item)) if _is_plain(item) else None for item in items}
@@ -481,80 +444,9 @@ class _Reader(NamedTuple):
             text, text_field = metadata.get(name), f"metadata.{name}"
         if type(text) is not str or not text or text.isspace():
             return None
-        return self._build_passage(
-            item, item, layout, id_, id_, score, text, text_field, metadata, layout.scores
-        )
-
-    def _read(self, item: Any, names: Sequence[str]) -> Passage:
-        """Return the passage in *item*. *names* are the names of its values, if it is a row."""
-        fields: dict[Any, Any] = item
-        places: dict[Any, Path] = {}
-        if type(item) is not dict:
-            if isinstance(item, str):
-                text_key = (self.namespace, f"\0{item}")
-                return Passage(text_key, item, text=_join_text(item), text_field="")
-            fields, places = self._name_fields(item, names)
-        layout = _find_layout(tuple(fields), self.named)
-        scores, outer = layout.scores, fields
-        if layout.inner and (name := _find_inner(fields, layout)) is not None:
-            inner = self._list_fields(fields[name])
-            place = places.get(name, (name,))
-            beside = {key: it for key, it in fields.items() if key != name and it is not None}
-            places = {**places, **{key: (*place, key) for key in inner if key not in beside}}
-            fields = inner | beside
-            layout = _find_layout(tuple(fields), self.named)
-            # Next to a document, a computed distance has whatever name the database gave it.
-            scores = layout.scores or [(key,) for key, it in outer.items() if _is_number(it)]
-        place, metadata = self._find_metadata(fields, layout)
-        if not scores and place != "metadata" and "metadata" in fields:
-            scores = _find_scores_in_metadata(fields["metadata"])
-        text, text_field = _find_text(fields, layout) if layout.texts else (None, "")
-        if text is None and place:
-            text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
-            text_field = "metadata." + text_field
-        if text is None and "_node_content" in metadata:
-            text, text_field = _unpack_node(metadata["_node_content"]), "_node_content"
-        id_ = _find_string(fields, layout.ids)
-        key = id_ or ""
-        if names and names[0] != "document" and "id" not in dict(self.named):
-            key = _build_row_key(item)
-        elif not key:
-            id_ = _find_string(fields, layout.document_ids)
-            # Scores and similar numbers tell no passages apart.
-            other = {name: it for name, it in metadata.items() if type(it) is not float}
-            key = f"{id_ or ''}\0{text or repr(other or item)}"
-        score = _read_score(fields, scores)
-        if places:
-            scores = [(*places.get(name, (name,)), *rest) for name, *rest in scores]
-        return self._build_passage(
-            item,
-            fields,
-            layout,
-            key,
-            id_,
-            score,
-            text,
-            None if text is None else text_field,
-            metadata,
-            scores,
-        )
-
-    def _build_passage(
-        self,
-        item: Any,
-        fields: dict[Any, Any],
-        layout: _Layout,
-        key: str,
-        id_: str | None,
-        score: float | None,
-        text: str | None,
-        text_field: str | None,
-        metadata: dict[Any, Any],
-        score_paths: Sequence[Path],
-    ) -> Passage:
-        title = metadata.get("title") or fields.get(layout.title)
+        title = metadata.get("title") or item.get(layout.title)
         return Passage(
-            (str(fields.get("namespace") or self.namespace), key),
+            (str(item.get("namespace") or self.namespace), id_),
             item,
             id_,
             score,
@@ -562,7 +454,63 @@ class _Reader(NamedTuple):
             title if isinstance(title, str) else "",
             metadata,
             text_field,
-            score_paths,
+            layout.scores,
+        )
+
+    def _read(self, item: Any, names: Sequence[str]) -> Passage:
+        """Return the passage in *item*. *names* are the names of its values, if it is a row."""
+        if isinstance(item, str):
+            text_key = (self.namespace, f"\0{item}")
+            return Passage(text_key, item, text=_join_text(item), text_field="")
+        fields, places = self._name_fields(item, names)
+        layout = _find_layout(tuple(fields), self.named)
+        scores = layout.scores
+        if (name := _find_inner(fields, layout)) is not None:
+            inner = self._list_fields(fields[name])
+            place = places.get(name, (name,))
+            beside = {key: it for key, it in fields.items() if key != name and it is not None}
+            places |= {key: (*place, key) for key in inner if key not in beside}
+            fields = inner | beside
+            layout = _find_layout(tuple(fields), self.named)
+            # Next to a document, a computed distance has whatever name the database gave it.
+            scores = layout.scores or [(key,) for key, it in beside.items() if _is_number(it)]
+        metadata_name, metadata = self._find_metadata(fields, layout)
+        if not scores and _get_kind(details := fields.get("metadata")) == "object":
+            # Weaviate keeps the scores in an object beside the properties.
+            paths = _find_layout(tuple(list_fields(details))).scores
+            scores = [("metadata", *path) for path in paths]
+        text, text_field = _find_text(fields, layout)
+        if text is None and metadata_name:
+            text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
+            text_field = f"metadata.{text_field}"
+        if text is None and "_node_content" in metadata:
+            text, text_field = _unpack_node(metadata["_node_content"]), "_node_content"
+        id_ = _find_string(fields, layout.ids)
+        key = id_ or ""
+        if names and names[0] != "document" and "id" not in dict(self.named):
+            # All texts, because the other rows of a response decide which of them is the passage.
+            values = (
+                value
+                for place, value in enumerate(item)
+                if isinstance(value, str) or (place == 0 and _is_id(value))
+            )
+            key = "\0".join(map(str, values)) or "\0"
+        elif not key:
+            id_ = _find_string(fields, layout.document_ids)
+            # Scores and similar numbers tell no passages apart.
+            other = {name: it for name, it in metadata.items() if type(it) is not float}
+            key = f"{id_ or ''}\0{text or repr(other or item)}"
+        title = metadata.get("title") or fields.get(layout.title)
+        return Passage(
+            (str(fields.get("namespace") or self.namespace), key),
+            item,
+            id_,
+            _read_score(fields, scores),
+            text,
+            title if isinstance(title, str) else "",
+            metadata,
+            None if text is None else text_field,
+            [(*places.get(name, (name,)), *rest) for name, *rest in scores],
         )
 
     def _name_fields(
@@ -604,10 +552,9 @@ class _Reader(NamedTuple):
 
 
 def _find_string(fields: dict[Any, Any], paths: Sequence[Path]) -> str | None:
-    for path in paths:
-        if (value := _get(fields, path)) is not None:
-            return str(value) or None
-    return None
+    found = (value for path in paths if (value := _get(fields, path)) is not None)
+    value = next(found, None)
+    return None if value is None else str(value) or None
 
 
 def _find_inner(fields: dict[Any, Any], layout: _Layout) -> Any:
@@ -615,15 +562,8 @@ def _find_inner(fields: dict[Any, Any], layout: _Layout) -> Any:
     texts = _find_layout(tuple(fields)).texts
     if _find_string(fields, layout.ids) or any(isinstance(_get(fields, it), str) for it in texts):
         return None
-    names = (name for name in layout.inner if name == "document" or _is_document(fields[name]))
-    return next(names, None)
-
-
-def _find_scores_in_metadata(metadata: Any) -> list[Path]:
-    """Return the paths to scores in *metadata*, if it is an object with the scores (Weaviate)."""
-    is_object = metadata is not None and _get_kind(metadata) == "object"
-    paths = _find_layout(tuple(list_fields(metadata))).scores if is_object else ()
-    return [("metadata", *path) for path in paths]
+    names = (name for name in fields if name not in layout.metadata)
+    return next((name for name in names if name == "document" or _is_document(fields[name])), None)
 
 
 def _is_document(value: Any) -> bool:
@@ -635,12 +575,9 @@ def _is_document(value: Any) -> bool:
 
 def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str]:
     """Return the text in *fields* and the name of its field."""
-    for path, name in layout.texts.items():
-        text = _get(fields, path)
-        if type(text) is not str or not text or text.isspace():
-            text = _join_text(text)
-        if text is not None:
-            return text, name
+    for path in layout.texts:
+        if (text := _join_text(_get(fields, path))) is not None:
+            return text, ".".join(path)
     return None, ""
 
 
@@ -668,13 +605,8 @@ def _join_text(value: Any, depth: int = 2) -> str | None:
 
 def _read_score(holder: Any, paths: Sequence[Path]) -> float | None:
     """Return the first number at *paths* in *holder*; ``None`` if it is not finite."""
-    for path in paths:
-        value = _get(holder, path)
-        if type(value) is float and isfinite(value):
-            return value
-        if _is_number(value):
-            return convert_to_float(value)
-    return None
+    numbers = (value for path in paths if _is_number(value := _get(holder, path)))
+    return convert_to_float(next(numbers, None))
 
 
 def _check_without_text(passage: Passage) -> None:
@@ -685,7 +617,7 @@ def _check_without_text(passage: Passage) -> None:
         if is_list and _spell(name) in _ENVELOPE_NAMES and _is_document(value[0]):
             raise _build_shape_error(item, "groups of passages were found, each of type")
     is_passage = passage.id is not None or isinstance(item, Mapping | str)
-    if not is_passage and not measure_texts(passage):
+    if not is_passage and not list_texts(passage):
         raise _build_shape_error(item, "neither an id nor a text was found in an item of type")
 
 
@@ -731,7 +663,7 @@ def estimate_chars(passage: Passage) -> int:
 
 def _is_scored_pair(row: Any) -> bool:
     """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
-    if len(row) not in (2, 3) or (len(row) == 3 and not isinstance(row[2], Mapping | None)):
+    if len(row) not in (2, 3) or not all(isinstance(it, Mapping | None) for it in row[2:]):
         return False
     return row[1] is None or _is_number(row[1])
 
@@ -740,30 +672,30 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
     """Return the names of the values in *rows*, which are plain rows of one type and length.
 
     The names are ``id``, ``text``, ``document``, ``score`` and ``metadata``. Any other value is
-    named by its position.
-
-    Raises:
-        ResponseShapeError: The rows have no text, and no id with a score or metadata.
+    named by its position. Raises `ResponseShapeError` if the rows have neither a text, nor an id
+    with a score or metadata.
     """
     columns = [[it for it in column if it is not None] for column in zip(*rows, strict=True)]
-    names = list(map(str, range(len(columns))))
-    kinds = list(map(_classify_column, columns))
     if all(map(_is_scored_pair, rows)):
-        names = ["document", "score", "metadata"][: len(columns)]
+        first = "document"
         if all(isinstance(value, str | int) for value in columns[0]):
-            names[0] = "text" if any(_has_words(str(it)) for it in columns[0]) else "id"
-        return names
-    # The longest texts with spaces are the passages, or else the first words after the ids.
-    texts = [place for place, kind in enumerate(kinds) if kind == "text"]
-    worded = [place for place in texts if any(map(_has_words, columns[place]))]
-    if worded:
-        names[max(worded, key=lambda place: sum(map(len, columns[place])))] = "text"
-    elif texts := [place for place in texts if place or len(columns) == 1]:
-        names[texts[0]] = "text"
-    if "metadata" in kinds:
-        names[kinds.index("metadata")] = "metadata"
-    if "score" in kinds:
-        names[-1 - kinds[::-1].index("score")] = "score"
+            first = "text" if any(_has_words(str(it)) for it in columns[0]) else "id"
+        return [first, "score", "metadata"][: len(columns)]
+    # The longest texts with spaces are the passages, or else the longest words after the ids.
+    lengths: dict[tuple[bool, int], int] = {}
+    names = list(map(str, range(len(columns))))
+    for place, column in enumerate(columns):
+        if column and all(isinstance(value, str) for value in column):
+            is_worded = any(map(_has_words, column))
+            if is_worded or place or len(columns) == 1:
+                lengths[is_worded, sum(map(len, column))] = place
+        elif column and all(isinstance(value, Mapping) for value in column):
+            names[place] = "metadata"
+        elif _can_be_scores(column):
+            names = [str(at) if name == "score" else name for at, name in enumerate(names)]
+            names[place] = "score"
+    if lengths:
+        names[lengths[max(lengths)]] = "text"
     if names[0] == "0" and all(map(_is_id, columns[0])):
         names[0] = "id"
     # A list of lists without a number may contain columns instead of rows.
@@ -774,39 +706,19 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
     return names
 
 
-def _classify_column(column: Sequence[Any]) -> str:
-    """Return what the values of a *column* can be: ``text``, ``metadata`` or ``score``.
-
-    Scores only rise or only fall. Whole numbers may be ids.
-    """
-    if column and all(isinstance(value, str) for value in column):
-        return "text"
-    if column and all(isinstance(value, Mapping) for value in column):
-        return "metadata"
+def _can_be_scores(column: Sequence[Any]) -> bool:
+    """Return whether the values of a *column* only rise or only fall. Whole numbers may be ids."""
     numbers = [number for number in map(convert_to_float, column) if number is not None]
     if len(numbers) < len(column) or all(hasattr(value, "__index__") for value in column):
-        return ""
-    is_sorted = numbers == sorted(numbers, reverse=numbers[0] > numbers[-1])
-    return "score" if is_sorted else ""
+        return False
+    return numbers == sorted(numbers, reverse=numbers[0] > numbers[-1])
 
 
 def _is_id(value: Any) -> bool:
     """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
     if isinstance(value, str):
         return not _has_words(value)
-    if isinstance(value, bool) or hasattr(value, "__iter__"):
-        return False
-    return not _is_number(value) or hasattr(value, "__index__")
-
-
-def _build_row_key(row: Sequence[Any]) -> str:
-    """Return a key for the plain *row*: its id, if there is one, and its texts.
-
-    All texts are used, because the other rows of a response decide which of them is the passage.
-    """
-    id_ = str(row[0]) if row[0] is not None and _is_id(row[0]) else ""
-    texts = [it for place, it in enumerate(row) if isinstance(it, str) and (place or not id_)]
-    return "\0".join([id_, *texts]) if texts else id_ or "\0"
+    return not hasattr(value, "__iter__") and (not _is_number(value) or hasattr(value, "__index__"))
 
 
 # --- a response -----------------------------------------------------------------------------------
@@ -852,10 +764,6 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
     The usual paths are tried in order. The first one with a list that is empty or contains passages
     is used. If there is none, Chroma's metadata or ids are used, or the first known path with
     ``None`` or with another list.
-
-    Raises:
-        ResponseShapeError: *response* has no list under a usual name, or the results of several
-            queries.
     """
     if response is None:
         return ()
@@ -873,10 +781,11 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
     for name in ("metadatas", "ids"):
         value: Any = fields.get(name)
         if isinstance(response, Mapping) and _is_list(value):
-            if len(value) > 1 and _is_list(value[0]):
+            path = _unnest((name,), value)
+            if path == (name,) and len(value) and _is_list(value[0]):
                 problem = "the results of several queries were found in a response of type"
                 raise _build_shape_error(response, problem)
-            return _unnest((name,), value)
+            return path
     if not fallbacks:
         problem = "no list of passages was found in a response of type"
         raise _build_shape_error(response, problem)
@@ -891,7 +800,7 @@ def _unnest(path: Path, value: Any) -> Path:
     inner: Any = value[0] if _is_list(value) and len(value) == 1 else None
     if not _is_list(inner) or _is_scored_pair(inner):
         return path
-    is_nested = not len(inner) or path[:1] in _COLUMN_PATHS or _is_document(inner[0])
+    is_nested = not len(inner) or (path and path[0] in _COLUMNS) or _is_document(inner[0])
     return (*path, 0) if is_nested else path
 
 
@@ -905,18 +814,15 @@ def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -
         (passage,) = _Reader(tuple(options.fields.items())).read_all([items[0]])
     except ResponseShapeError:
         return False
-    return bool(passage.id or passage.text or measure_texts(passage))
+    return bool(passage.id or passage.text or list_texts(passage))
 
 
 def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
     """Return the paths to the lists with a field of each passage, and the names of the fields.
 
-    Return nothing if only the list at *path* holds passages.
-
-    Raises:
-        ResponseShapeError: A column is too short or too long, or there is another list that may
-            describe the passages: it is as long, and the passages are texts or it contains only
-            numbers. After reranking, such a list would no longer match.
+    Return nothing if only the list at *path* holds passages. Raises `ResponseShapeError` if another
+    list may describe the passages: it is as long, and the passages are texts or it contains only
+    numbers. After reranking, such a list would no longer match.
     """
     lists: dict[Any, Any] = list_fields(response)
     is_pair = not path and _is_plain(response) and len(response) == 2
@@ -931,9 +837,6 @@ def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
     for name in lists:
         values: Any = _get(lists, (name, *inner))
         if not _is_column(values) or len(values) != len(passages):
-            if name in _COLUMNS and own in _COLUMNS and values is not None:
-                problem = f"{name!r} must be as long as the other columns in a response of type"
-                raise _build_shape_error(response, problem)
             continue
         are_numbers = getattr(values, "ndim", 1) == 1 and all(map(_is_number, values))
         is_beside = are_numbers or is_table or isinstance(passages[0], str)
@@ -945,8 +848,7 @@ def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
             columns[name, *inner] = name
     if len(columns) == 1:
         return {}
-    others = (name for name, *_ in columns if name != own)
-    if not is_table and not any(is_pair or name in _COLUMNS for name in others):
+    if not (is_table or is_pair or any(name != own and name in _COLUMNS for name, *_ in columns)):
         problem = f"another list may run parallel to {own!r} in a response of type"
         raise _build_shape_error(response, problem)
     return columns
@@ -1071,10 +973,7 @@ def _build_shape_error(
 def get_read_units(response: Any) -> float | None:
     """Return the read units that a response of Pinecone reports; ``None`` if it reports none."""
     usage = _get_field(response, "usage")
-    if usage is None:
-        return None
-    _, units = _follow({"usage": usage}, "usage.read_units")
-    number = convert_to_float(units)
+    number = convert_to_float(_follow({"usage": usage}, "usage.read_units")[1])
     if number is None or number < 0:
         return None
     return int(number) if number.is_integer() else number
@@ -1092,15 +991,13 @@ def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -
     Both are clauses for a message. They may name a field whose values look like text, but they
     never quote a value.
     """
-    lengths: Counter[str] = Counter()
-    for passage in passages:
-        lengths.update(measure_texts(passage))
     where = "a common field name"
     if text_field is not None:
         where = f"keywordEvidence.fields.text {text_field!r}"
     problem = f"the passages have no text under {where}"
-    if lengths:
-        longest = max(lengths, key=lambda field: (lengths[field], field))
+    texts = {len(text): name for it in passages for name, text in list_texts(it).items()}
+    if texts:
+        longest = texts[max(texts)]
         setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{longest}"}}}}}}'
         return f"{problem}, but {longest!r} holds text", f"set {setting}"
     if not any(passage.metadata for passage in passages):
@@ -1109,19 +1006,10 @@ def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -
     return problem, fix
 
 
-def measure_texts(passage: Passage) -> dict[str, int]:
-    """Return the length in characters of each field with several words, by the field's name.
-
-    The fields are those of the item and of its metadata. A dot joins nested names.
-    """
-    fields = {**list_fields(passage.item), **passage.metadata}
-    for name, value in [*fields.items()]:
-        if isinstance(value, dict) and name not in METADATA:
-            fields |= {f"{name}.{inner}": leaf for inner, leaf in value.items()}
+def list_texts(passage: Passage) -> dict[str, str]:
+    """Return the fields of *passage* and of its metadata that have several words."""
     return {
-        name: len(text)
-        for name, text in fields.items()
-        if type(text) is str
-        and _has_words(text.strip())
-        and all(map(_FIELD_NAME.fullmatch, str(name).split(".")))
+        name: text
+        for name, text in {**list_fields(passage.item), **passage.metadata}.items()
+        if isinstance(text, str) and _has_words(text.strip()) and _FIELD_NAME.fullmatch(str(name))
     }

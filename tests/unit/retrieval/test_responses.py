@@ -7,14 +7,13 @@ import itertools
 import json
 import re
 import time
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import UserDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
@@ -165,21 +164,6 @@ class Record:
         return repr(self._columns)
 
 
-class KeyedDocument(Record):
-    """As some versions of Pinecone's ``Document``: it has keys(), but is no mapping."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        super().__init__(**fields)
-
-    @property
-    def score(self) -> Any:
-        return self["_score"]
-
-    @property
-    def id(self) -> Any:
-        return self["_id"]
-
-
 class MilvusHit(UserDict[str, Any]):
     pass
 
@@ -203,12 +187,6 @@ class Rows(tuple[Any, ...]):
     __slots__ = ()
 
 
-class Attributes(dict[str, Any]):
-    """A dict whose keys are attributes too."""
-
-    __getattr__ = dict.__getitem__
-
-
 @dataclass
 class Found:
     documents: list[Any]
@@ -220,20 +198,6 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True)
     results: list[QdrantPoint]
     time: float = 0.25
-
-
-class Lazy:
-    """Whatever else is read of it raises."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    @property
-    def docs(self) -> Any:
-        raise RuntimeError("not loaded")
-
-
-Scored = namedtuple("Scored", ["chunk", "near"])
 
 
 def each(make: Callable[[str, str, float], Any]) -> list[Any]:
@@ -329,8 +293,6 @@ SHAPES: dict[str, Case] = {
     "search": holding("result.hits", lambda: SearchRecordsResponse(
         result=SearchResult(hits=each(lambda i, t, s: Hit(id_=i, score_=s, fields={"chunk_text": t}))),
         usage=SearchUsage(read_units=6))),
-    "search, as JSON": under("result.hits", lambda i, t, s: {"_id": i, "_score": s, "fields": {"body": t}}),
-    "documents with keys()": under("matches", lambda i, t, s: KeyedDocument({"_id": i, "_score": s, "body": t})),
     "query, of older SDKs": holding("matches", lambda: OpenApiResponse(
         matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})), namespace="ns")),
     "an assistant's context": holding("snippets", assistant_context, NONE),
@@ -338,15 +300,10 @@ SHAPES: dict[str, Case] = {
     "OpenAI's vector stores": holding(
         "data", lambda: SyncPage[VectorStoreSearchResponse](data=each(vector_store), object="list")),
     "Bedrock": under("retrievalResults", bedrock, NONE),
-    "Kendra": under("ResultItems", lambda i, t, s: {"Id": i, "Content": t, "DocumentTitle": "x"}, IDS, NONE),
     "Milvus": (
         lambda: [MilvusHits(each(lambda i, t, s: MilvusHit({"id": i, "distance": s, "entity": {"text": t}})))],
         lambda found: found[0], IDS, SCORES),
-    "Azure's pages": under("value", lambda i, t, s: {
-        "@search.score": 1.0, "@search.rerankerScore": s, "id": i, "content": t, "@search.captions": [{"text": "cats"}]}),
-    "Vertex": under("results", lambda i, t, s: {"chunk": {"id": i, "content": t}, "relevanceScore": s}),
     "a reranker's results": under("results", lambda i, t, s: {"relevance_score": s, "document": {"text": t}}, NONE),
-    "Elasticsearch": under("hits.hits", lambda i, t, s: {"_id": i, "_score": s, "_source": {"passage": t}}),
     "Qdrant": holding("results", lambda: Model(
         results=each(lambda i, t, s: QdrantPoint(id=i, score=s, payload={"text": t})))),
     "Weaviate": holding("objects", lambda: SimpleNamespace(objects=each(
@@ -357,8 +314,6 @@ SHAPES: dict[str, Case] = {
     # frameworks
     "LangChain": a_list(lambda i, t, s: LangChainDocument(page_content=t, id=i), IDS, NONE),
     "LangChain, with scores": a_list(lambda i, t, s: (LangChainDocument(page_content=t, id=i), s)),
-    "LangChain's chain": holding("source_documents", lambda: {
-        "result": "the answer", "source_documents": each(lambda i, t, s: LangChainDocument(page_content=t))}, NONE, NONE),
     "LlamaIndex": a_list(lambda i, t, s: NodeWithScore(node=TextNode(id_=i, text=t), score=s)),
     "LlamaIndex, packed": a_list(
         lambda i, t, s: {"id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}}),
@@ -369,32 +324,22 @@ SHAPES: dict[str, Case] = {
     "SQLAlchemy, an object and a number": holding("", lambda: sqlalchemy_rows(ROWS, Chunk)),
     "psycopg2": a_list(lambda i, t, s: DictRow([i, t, s])),
     "asyncpg": a_list(lambda i, t, s: Record(id=i, content=t, distance=s)),
-    "rows under a name": holding("rows", lambda: Lazy(sqlite_rows(ROWS))),
-    "a named tuple around a document": a_list(lambda i, t, s: Scored(LangChainDocument(page_content=t, id=i), s)),
     "hits with nothing but a payload": a_list(lambda i, t, s: PayloadHit(s, {"body": t}), NONE),
     "columns in capitals": a_list(lambda i, t, s: {"ID": i, "CHUNK_TEXT": t, "SCORE": s}),
-    "a node's name in a field": a_list(lambda i, t, s: {"id": i, "node": "worker-1", "text": t, "score": s}),
     # one's own items
     "a mapping of one's own": holding("", lambda: list(map(UserDict, dicts()))),
-    "an ordered dict": holding("", lambda: list(map(OrderedDict, dicts()))),
     "frozen dataclass": a_list(Frozen),
     "named tuple": a_list(Named),
     "struct": a_list(Struct),
     "pydantic's first models": a_list(lambda i, t, s: OldModel(id=i, text=t, score=s)),
     "slots": a_list(Slotted),
-    "a namespace": a_list(lambda i, t, s: SimpleNamespace(id=i, text=t, relevance_score=s)),
     "texts": holding("", lambda: list(TEXTS), NONE, NONE),
     "items of several kinds": holding("", lambda: [("a", 0.75, {"text": TEXTS[0]}), Frozen(*ROWS[1]), dicts()[2]]),
     # containers
-    "a tuple": holding("", lambda: tuple(dicts())),
-    "a deque": holding("", lambda: deque(dicts())),
     "a list with attributes": holding("", lambda: Hits(dicts(), total=97)),
     "a tuple of one's own": holding("", lambda: Rows(dicts())),
-    "a list of one's own inside": holding("results", lambda: {"results": Hits(dicts(), 7)}),
     "an array of texts": (lambda: np.array(TEXTS), list, NONE, NONE),
     "an array of dicts": (lambda: np.array(dicts(), dtype=object), list, IDS, SCORES),
-    "a read-only mapping": holding("matches", lambda: MappingProxyType({"matches": dicts(), "namespace": "ns"})),
-    "a dict with attributes": holding("matches", lambda: Attributes(matches=dicts())),
     # a list of passages and a list of scores
     "(documents, scores)": (lambda: (TEXTS, SCORES), lambda found: found[0], NONE, SCORES),
     "[documents, array]": (
@@ -404,14 +349,9 @@ SHAPES: dict[str, Case] = {
     "(id, score, metadata)": a_list(lambda i, t, s: (i, s, {"text": t})),
     "(text, score)": a_list(lambda i, t, s: (t, s), NONE),
     "(id, text, score)": a_list(lambda i, t, s: (i, t, s)),
-    "[id, text, score]": a_list(lambda i, t, s: [i, t, s]),
-    "(number, text)": a_list(lambda i, t, s: (ord(i), t), ["97", "98", "99"], NONE),
     "(uuid, text, distance)": a_list(lambda i, t, s: (UUID(int=ord(i)), t, 1 - s), UUIDS, RISING),
     "(id, title, text, page, price, score)": a_list(
         lambda i, t, s: (i, "cats", t, 7, {"a": 9.5, "b": 2.5, "c": 7.5}[i], s)),
-    "(id, metadata, score)": a_list(lambda i, t, s: (i, {"text": t}, s)),
-    "(id, text, embedding, score)": a_list(lambda i, t, s: (i, t, [0.5, 0.5], s)),
-    "(text, id, score)": a_list(lambda i, t, s: (t, i, s), NONE),
 }  # fmt: skip
 
 
@@ -504,13 +444,8 @@ FACETS = [{"value": 2023, "count": 7}, {"value": 2024, "count": 5}]
 @pytest.mark.parametrize(
     ("response", "name"),
     [
-        ({"documents": ["a.pdf", "b.pdf"], "chunks": dicts()}, "chunks"),
-        ({"results": FACETS, "items": dicts()}, "items"),
         ({"data": {"page": 1}, "result": dicts()}, "result"),
         ({"matches": None, "passages": dicts()}, "passages"),
-        ({"result": {"hits": None}, "docs": dicts()}, "docs"),
-        ({"result": "the answer", "source_documents": dicts()}, "source_documents"),
-        ({"hits": dicts(), "documents": dicts()[:2]}, "documents"),
     ],
 )
 def test_a_list_of_something_else_gives_way_to_the_passages(response: Any, name: str) -> None:
@@ -597,35 +532,20 @@ def future() -> Future[Any]:
     [
         (lambda: 5, "no list of passages"),
         (lambda: b"bytes", "no list of passages"),
-        (dict, "no list of passages"),
-        (lambda: {"matches": "text", "items": 3, "value": None}, "no list of passages"),
         (lambda: {"secret passage": "x"}, "no list of passages"),
-        (
-            lambda: {"rows": [[0.5, 0.25], [0.5, 0.125]], "columns": ["x", "y"]},
-            "no list of passages",
-        ),
         (lambda: {"value": FACETS}, "no list of passages"),
-        (lambda: {"items": ["red", "green"]}, "no list of passages"),
         (lambda: Report(0.5), "no list of passages"),
         (lambda: Named("a", "Jaco is well", 0.5), "no list of passages"),
         (lambda: sqlalchemy_rows(ROWS, Chunk.id)[0], "no list of passages"),
         (lambda: np.zeros(3), "no list of passages"),
-        (lambda: np.ma.array(TEXTS), "no other passages fit in a copy"),
         (lambda: "one text", "type str; return the list of passages"),
-        (lambda: iter(dicts()), "type list_iterator; return the list"),
-        (lambda: (row for row in dicts()), "type generator; return the list"),
         (future, "type concurrent.futures._base.Future; return the list"),
         (lambda: [1, 2, 3], "an id nor a text"),
-        (lambda: [None, object()], "an id nor a text"),
         (lambda: [[0.1, 0.2, 0.3]], "an item must be"),
-        (lambda: (TEXTS, ["x", "y", "z"], SCORES), "an item must be"),
-        (lambda: (dicts(), SCORES[:2]), "an item must be"),
         (lambda: {"ids": [["a"], ["b"]], "documents": [["x"], ["y"]]}, "several queries"),
-        (lambda: {"ids": ["a", "b"], "documents": ["x"]}, "as long as the other columns"),
         (lambda: {"documents": TEXTS, "sources": list("xyz")}, "another list may run parallel"),
         (lambda: {"items": dicts(), "rankings": SCORES}, "another list may run parallel"),
         (lambda: {"results": [{"hits": dicts(), "query": "a b"}] * 2}, "groups of passages"),
-        (lambda: [{"id": "a", "title": "x y", "chunks": dicts()}] * 2, "groups of passages"),
         (Single, "no other passages fit in a copy"),
         (View, "no other passages fit in a copy"),
         (lambda: deque(dicts(), maxlen=3), ""),
@@ -655,42 +575,6 @@ def test_what_cannot_be_read_or_rebuilt_comes_back_as_it_is_and_is_said(
     assert "secret" not in str(told[0].message)
     assert len(told) == 1
     search(QUESTION)
-
-
-@pytest.mark.parametrize("kind", ["future", "a pool's result"])
-def test_what_is_still_to_come_comes_back_as_it_is_and_later_results_are_improved(
-    kind: str,
-) -> None:
-    with ThreadPool(1) as pool:
-
-        def search(query: str, top_k: int = 1, *, later: bool = False) -> Any:
-            rows = dicts()[:top_k]
-            if not later:
-                return rows
-            return future() if kind == "future" else pool.apply_async(lambda: rows)
-
-        wrapped = qtm.middleware(search)
-        with pytest.warns(qtm.SetupWarning, match="return"):
-            pending = wrapped(QUESTION, later=True)
-        result = pending.result() if kind == "future" else pending.get()
-        assert result[0]["id"] == "a"
-        wrapped(QUESTION)
-        assert wrapped(QUESTION)[0]["id"] == "b"
-
-
-class Unlucky(Exception):
-    """What a search raises that fails."""
-
-
-@pytest.mark.parametrize("error", [Unlucky(), StopIteration(3), StopAsyncIteration(), KeyError(1)])
-@pytest.mark.parametrize("config", [None, "off", {"scores": "fused"}])
-def test_what_the_function_raises_arrives_unchanged(error: Exception, config: Any) -> None:
-    def search(query: str, top_k: int = 3) -> Any:
-        raise error
-
-    with pytest.raises(type(error)) as caught:
-        qtm.middleware(search, config=config)(QUESTION)
-    assert caught.value is error
 
 
 # --- what an item holds ---------------------------------------------------------------------------
@@ -767,14 +651,6 @@ def test_the_namespace_is_the_items_own_or_the_responses() -> None:
 
 
 @pytest.mark.parametrize(
-    "response", [[(dicts()[0], 0.5)], [[dicts()[0], 0.5]], [("a", 0.5)], [dicts()[0]], [TEXTS[0]]]
-)
-def test_a_single_passage_is_read_like_several(response: Any) -> None:
-    found = qtm.middleware(lambda query: response).retrieve(QUESTION)
-    assert (found.response, found.status, len(found.matches)) == (response, "full", 1)
-
-
-@pytest.mark.parametrize(
     "make",
     [
         lambda i, title, text: {"id": i, "title": title, "text": text},
@@ -827,14 +703,6 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     "dots": (
         each(lambda i, t, s: {"about": {"key": i, "text": {"blurb": t}}, "ranks": {"near": {"all": s}}}),
         {"id": "about.key", "text": "about.text.blurb", "score": "ranks.near.all"},
-    ),
-    "dots in a name": (
-        each(lambda i, t, s: {"@x.key": i, "blurb": t, "@x.near": s}),
-        {"id": "@x.key", "score": "@x.near"},
-    ),
-    "beside usual names": (
-        each(lambda i, t, s: {"id": 7, "key": i, "text": "x", "blurb": t, "score": 0.5, "near": s}),
-        {},
     ),
     "objects": (each(lambda i, t, s: SimpleNamespace(key=i, blurb=t, near=s)), {}),
     "payloads": (each(lambda i, t, s: PayloadHit(s, {"key": i, "blurb": t})), {"score": "score"}),
@@ -896,14 +764,6 @@ def test_read_and_write_of_ones_own_see_the_very_items() -> None:
     found = search(QUESTION)
     assert found["kept"] == 1
     assert [id(row) for row in found["deep"]] == [id(rows[place]) for place in ORDER]
-
-
-def test_a_read_that_returns_no_list_is_named() -> None:
-    search = qtm.middleware(lambda query: dicts(), read=iter, write=lambda _, items: items)
-    with pytest.warns(
-        qtm.SetupWarning, match="read= must return a list of items, not list_iterator"
-    ):
-        assert search(QUESTION) == dicts()
 
 
 class Slow(Mapping[str, Any]):
