@@ -1,14 +1,13 @@
 """Explain each passage's rank after every stage, from the plain search to the caller's list.
 
-All ranks and scores come from the retrieval, which recorded them while it ran. The notebook's
-table, the agents' tool, the playground and the command line show these explanations.
+The notebook's table, the agents' tool, the playground and the command line show these explanations.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
 from itertools import zip_longest
 from typing import Any, Final
@@ -42,12 +41,10 @@ class Hit:
 
     Attributes:
         search: The index of the search in `Retrieval.rankings`, from 0.
-        kind: The kind of the variant that was searched, such as ``original``.
-        weight: The variant's weight in the fusion.
-        place: The passage's rank in this search, from 1.
-        score: The score that the backend gave the passage.
-        added: The amount that this hit adds to the passage's fused score; ``None`` if the fusion
-            method does not add up amounts.
+        kind, weight: Those of the variant that was searched.
+        place: The rank in this search, from 1.
+        score: The backend's score.
+        added: What this hit adds to the fused score; ``None`` if the method adds no amounts.
     """
 
     search: int
@@ -67,20 +64,16 @@ class Movement:
 
     Attributes:
         match: The passage.
-        place: The passage's rank in the final list.
-        score: The passage's score in the final list.
-        before: The passage's rank in the plain list.
-        hits: The passage's rank and score in each search that found the passage.
-        fused_place: The passage's rank after the fusion.
-        fused_score: The passage's score after the fusion.
-        weighed_place: The passage's rank after scoring by keyword evidence.
-        weighed_score: The passage's score after scoring by keyword evidence.
-        evidence: The amount that keyword evidence added to the passage's score.
-        keywords: The keywords in the passage's text; keywords of the question come first.
-        reranked_place: The passage's rank after the reranker.
-        rerank_score: The reranker's score.
-        passed_by: The final ranks of the passages that moved past this passage.
-        ranks: The passage's old and new rank as text, such as ``from 5th to 2nd``.
+        place, score: The rank and the score in the final list.
+        before: The rank in the plain list.
+        hits: The rank and score in each search that found the passage.
+        fused_place, fused_score: The rank and the score after the fusion.
+        weighed_place, weighed_score: The rank and the score after keyword evidence.
+        evidence: What keyword evidence added to the score.
+        keywords: The keywords in the passage's text, those of the question first.
+        reranked_place, rerank_score: The rank and the score that the reranker gave.
+        passed_by: The final ranks of the passages that moved past this one.
+        ranks: The old and the new rank as text, such as ``from 5th to 2nd``.
         reasons: The reasons for the movement, as phrases.
     """
 
@@ -103,13 +96,8 @@ class Movement:
 
     @property
     def change(self) -> int | None:
-        """The number of ranks by which the passage rose; negative if the passage fell.
-
-        ``None`` if the passage is missing from the plain list or from the final list.
-        """
-        if self.place is None or self.before is None:
-            return None
-        return self.before - self.place
+        """By how many ranks the passage rose; ``None`` if it is missing from one of the lists."""
+        return None if self.place is None or self.before is None else self.before - self.place
 
     @property
     def why(self) -> str:
@@ -128,19 +116,23 @@ class Movement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movement as a dict, ready for JSON. The passage's text is left out."""
-        ids = {"id": self.match.id, "namespace": self.match.namespace}
-        return {**ids, **_convert_fields(self), "change": self.change, "why": self.why}
+        names = [it.name for it in fields(self) if it.name != "match"]
+        return {
+            "id": self.match.id,
+            "namespace": self.match.namespace,
+            **{name: _convert_to_json(getattr(self, name)) for name in names},
+            "change": self.change,
+            "why": self.why,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Movements:
     """The movements of all passages between the plain list and the final list of a retrieval.
 
-    The plain list is the result of a search without qtmiddleware.
-
     Attributes:
-        passages: The movements of the passages in the final list, in the order of the list.
-        dropped: The movements of the passages in the plain list that are not in the final list.
+        passages: Those of the passages in the final list, in its order.
+        dropped: Those of the passages that only the plain list holds.
         depth: The number of passages in the plain list.
     """
 
@@ -150,12 +142,7 @@ class Movements:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movements as a dict, ready for JSON."""
-        return _convert_fields(self)
-
-
-def _convert_fields(instance: Any) -> dict[str, Any]:
-    names = (each.name for each in fields(instance) if each.name != "match")
-    return {name: _convert_to_json(getattr(instance, name)) for name in names}
+        return {it.name: _convert_to_json(getattr(self, it.name)) for it in fields(self)}
 
 
 def _convert_to_json(value: Any) -> Any:
@@ -163,8 +150,8 @@ def _convert_to_json(value: Any) -> Any:
         return list(map(_convert_to_json, value))
     if isinstance(value, Movement):
         return value.to_dict()
-    if isinstance(value, Hit):
-        return _convert_fields(value)
+    if is_dataclass(value):
+        return {it.name: _convert_to_json(getattr(value, it.name)) for it in fields(value)}
     return round(value, 6) if isinstance(value, float) else value
 
 
@@ -173,12 +160,23 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
 
     Args:
         found: The retrieval to explain.
-        before: The passages that a plain search returned, such as `Retrieval.matches` of the
+        before: The result of the plain search, such as the matches that `compare` got from the
             system ``raw``. Default: the first passages in the search for the unchanged question.
     """
-    if before is None:
-        before = _find_plain_matches(found)
-    return _Explainer(found, before).explain_retrieval()
+    explainer = _Explainer(found, _find_plain_matches(found) if before is None else before)
+    plain = explainer.plain_matches
+    return Movements(
+        passages=tuple(
+            explainer.explain(match.key, match, place)
+            for place, match in enumerate(found.matches, start=1)
+        ),
+        dropped=tuple(
+            explainer.explain(key, match, None)
+            for key, match in dict(plain).items()
+            if key not in explainer.final
+        ),
+        depth=len(plain),
+    )
 
 
 def render_html(retrieval: Retrieval) -> str:
@@ -186,34 +184,25 @@ def render_html(retrieval: Retrieval) -> str:
 
     All texts are escaped.
     """
-    movements = explain_movement(retrieval).passages
-    heads = "".join(
-        f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
-    )
-    rows = "".join(map(_render_table_row, movements))
+    rows = ""
+    for movement in explain_movement(retrieval).passages:
+        text, id_ = movement.match.text or "", movement.match.id
+        excerpt = text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
+        name = f"<code>{escape(id_)}</code> " if id_ else ""
+        cells = (
+            str(movement.place),
+            str(movement.before or "new"),
+            f'{name}<span dir="auto">{escape(excerpt)}</span>',
+            escape("; ".join(movement.reasons)),
+        )
+        rows += f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"
+    heads = "".join(f"<th {_CELL}>{head}</th>" for head in ("place", "before", "passage", "why"))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
     return f"<div><p>{escape(repr(retrieval))}</p>{table}</div>"
 
 
-def _render_table_row(movement: Movement) -> str:
-    text = movement.match.text or ""
-    id_ = movement.match.id
-    excerpt = text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
-    name = f"<code>{escape(id_)}</code> " if id_ else ""
-    cells = (
-        str(movement.place),
-        str(movement.before or "new"),
-        f'{name}<span dir="auto">{escape(excerpt)}</span>',
-        escape("; ".join(movement.reasons)),
-    )
-    return f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"
-
-
 def build_search_labels(variants: Iterable[Variant]) -> list[str]:
-    """Return a label for the search of each variant, such as ``the question``.
-
-    If several variants are of the same kind, their labels have numbers.
-    """
+    """Return a label for each variant's search, such as ``the question`` or ``sub-query 2``."""
     kinds = [variant.kind for variant in variants]
     seen: Counter[str] = Counter()
     labels = []
@@ -250,10 +239,9 @@ def drop_function_words(words: Sequence[str], language: str) -> list[str]:
 
 
 class _Explainer:
-    """Explains how the passages of one retrieval moved."""
+    """The ranks of one retrieval's passages in all its lists, and the reasons in words."""
 
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
-        """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
         self._retrieval = retrieval
         self._searches = [_rank(ranking.keys, ranking.scores) for ranking in retrieval.rankings]
         self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
@@ -261,7 +249,6 @@ class _Explainer:
         self._weighed: _Ranks = {}
         self._shares: _Ranks = {}
         self._matched: _Ranks = {}
-        self._reranked: _Ranks = {}
         # Keyword evidence and the reranker may score only the first candidates. The other
         # candidates follow in their earlier order.
         order = retrieval.fused
@@ -270,30 +257,31 @@ class _Explainer:
             self._weighed = _rank(order, evidence.scores)
             self._shares = _rank(evidence.keys, evidence.shares)
             self._matched = _rank(evidence.keys, evidence.matched)
-        if retrieval.reranked:
-            order = tuple(dict.fromkeys((*retrieval.reranked, *order)))
-            self._reranked = _rank(order, retrieval.rerank_scores)
-        self._final = _rank(match.key for match in retrieval.matches)
-        known_keys = {*self._final, *(key for places in self._searches for key in places)}
-        self._before = [(_find_passage_key(match, known_keys), match) for match in before]
-        self._plain = _rank(key for key, _ in self._before)
+        reranked = retrieval.reranked and dict.fromkeys((*retrieval.reranked, *order))
+        self._reranked = _rank(reranked, retrieval.rerank_scores)
+        self.final = _rank(match.key for match in retrieval.matches)
+        known = self.final.keys() | {key for ranks in self._searches for key in ranks}
+        self.plain_matches: list[tuple[Key, Match]] = []
+        for match in before:
+            # If several passages share an id, their keys in the retrieval's lists hold the text.
+            with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
+            # A match that was built by hand has no key.
+            key = match.key if match.key[1] else (match.namespace, match.id or with_text[1])
+            is_shared = key not in known and with_text in known
+            self.plain_matches.append((with_text if is_shared else key, match))
+        self._plain = _rank(key for key, _ in self.plain_matches)
         self._language = find_question_language(retrieval)
 
-    def explain_retrieval(self) -> Movements:
-        """Return the movements of the passages in the final list and in the plain list."""
-        final = enumerate(self._retrieval.matches, start=1)
-        dropped = (row for row in dict(self._before).items() if row[0] not in self._final)
-        return Movements(
-            passages=tuple(self._explain_passage(match.key, match, it) for it, match in final),
-            dropped=tuple(self._explain_passage(key, match, None) for key, match in dropped),
-            depth=len(self._before),
-        )
-
-    def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
+    def explain(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of one passage; *place* is its final rank."""
-        if place is not None and place != self._final[key][0]:
+        if place is not None and place != self.final[key][0]:
             # If lists are joined without merging, a passage occurs once per search that found it.
             return Movement(match, place, match.fused_score, None, ranks="listed here again")
+        keywords: tuple[str, ...] = ()
+        if self._retrieval.evidence and key in self._shares:
+            words = " ".join(group for group, _ in self._retrieval.evidence.keywords)
+            language = self._retrieval.evidence.language
+            keywords = find_matching_words(words, match.text or "", language)
         score = match.score if match.fused_score is None else match.fused_score
         fused_place, fused_score = self._fused.get(key, _NOWHERE)
         weighed_place, weighed_score = self._weighed.get(key, _NOWHERE)
@@ -309,7 +297,7 @@ class _Explainer:
             weighed_place=weighed_place,
             weighed_score=weighed_score,
             evidence=self._shares.get(key, _NOWHERE)[1],
-            keywords=self._find_keywords(match.text or "") if key in self._shares else (),
+            keywords=keywords,
             reranked_place=reranked_place,
             rerank_score=rerank_score,
             passed_by=tuple(self._list_overtaking_ranks(key, place)),
@@ -326,17 +314,12 @@ class _Explainer:
                 added = gains[search][place - 1] if gains else None
                 yield Hit(search, variant.kind, variant.weight, place, score, added)
 
-    def _find_keywords(self, text: str) -> tuple[str, ...]:
-        evidence = self._retrieval.evidence
-        words = " ".join(group for group, _ in evidence.keywords) if evidence else ""
-        return find_matching_words(words, text, evidence.language if evidence else "")
-
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that are above a passage, but were not before."""
         if key not in self._plain:
             return
         before = self._plain[key][0]
-        for other_key, (other_place, _) in self._final.items():
+        for other_key, (other_place, _) in self.final.items():
             is_above = place is None or other_place < place
             # A passage that is not in the plain list counts as below all passages that are.
             if is_above and self._plain.get(other_key, (before + 1, None))[0] > before:
@@ -364,7 +347,7 @@ class _Explainer:
         place, before = movement.place, movement.before
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
-            _has_risen(old, new)
+            None if old is None or new is None or old == new else new < old
             for old, new in zip((movement.question_place, *stages), stages, strict=False)
         )
         is_down: bool = place is None or (before is not None and place > before)
@@ -398,7 +381,7 @@ class _Explainer:
         sentence = f"found by {_join_texts(labels)}"
         if is_found_by_question:
             yield f"also {sentence}"
-        elif any(ranking.variant.kind == "original" for ranking in self._retrieval.rankings):
+        elif _SEARCH_LABELS["original"] in self._labels:
             yield f"{sentence}, not by the question's own search"
         else:
             yield sentence
@@ -417,34 +400,12 @@ class _Explainer:
             yield f"its metadata match {_join_texts(notes or ['the question'])}"
 
 
-def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
-    """Return whether a passage that moved from *old_rank* to *new_rank* moved up.
-
-    Returns ``None`` if the ranks are equal or a rank is ``None``.
-    """
-    if old_rank is None or new_rank is None or old_rank == new_rank:
-        return None
-    return new_rank < old_rank
-
-
 def _rank(keys: Iterable[Key], values: Iterable[float | None] = ()) -> _Ranks:
     """Return the rank of each key, from 1, and its value. Of equal keys, the first one counts."""
     ranks: _Ranks = {}
     for place, (key, value) in enumerate(zip_longest(keys, values), start=1):
         ranks.setdefault(key, (place, value))
     return ranks
-
-
-def _find_passage_key(match: Match, known_keys: Collection[Key]) -> Key:
-    """Return the key of the passage *match*.
-
-    Usually, this is the passage's id with its namespace. If several passages have the same id,
-    their keys in *known_keys* include the text. Then this function returns the key with the text.
-    """
-    with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
-    # A match that was built by hand has no key.
-    key = match.key if match.key[1] else (match.namespace, match.id or with_text[1])
-    return with_text if key not in known_keys and with_text in known_keys else key
 
 
 def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
@@ -454,11 +415,10 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     as in the final list. If only variants were searched, the result is empty. If *retrieval* has no
     record of its searches, the result is the final list.
     """
-    originals = (entry for entry in retrieval.rankings if entry.variant.kind == "original")
-    ranking = next(originals, None)
-    if ranking is None:
+    originals = [entry for entry in retrieval.rankings if entry.variant.kind == "original"]
+    if not originals:
         return () if retrieval.rankings else retrieval.matches
-    rows = zip(ranking.keys, ranking.passages, retrieval.matches, strict=False)
+    rows = zip(originals[0].keys, originals[0].passages, retrieval.matches, strict=False)
     return tuple(
         Match(
             id=passage.id,

@@ -227,10 +227,10 @@ TEXTLESS: Final = {
     ),
     "another field": (
         [
-            {"id": "a", "score": 0.9, "metadata": {"page": {"blurb": "Jaco is well"}}},
+            {"id": "a", "score": 0.9, "metadata": {"blurb": "Jaco is well"}},
             {"id": "b", "score": 0.8},
         ],
-        '"text": "page.blurb"',
+        '"text": "blurb"',
     ),
 }
 UNREADABLE: Final = {
