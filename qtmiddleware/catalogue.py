@@ -1,10 +1,9 @@
-"""List the built-in transforms, fusion methods and stores in tables.
+"""The transforms, fusion methods and stores that there are to choose from, in tables.
 
-The settings, schema, documentation and command line are derived from the rows of these tables.
+Settings, schema, documentation and command line are derived from the rows.
 
 - A new transform needs a row in `TRANSFORMS` and a prompt file of the same name in
-  `transforms/prompts/`. If the transform asks for a new kind of text, add a field to
-  `Transformation`.
+  `transforms/prompts/`; for a new kind of text, also a field of `Transformation`.
 - A new fusion method needs a row in `FUSION_METHODS` and a function ``merge_<name>`` in `fusion`.
 """
 
@@ -42,12 +41,11 @@ class TextField(NamedTuple):
         shape: ``line``, ``passage`` or ``list``.
         label: The name of the text in messages to users.
         variant: The kind of the `Variant` that searches for the text; ``""`` if no search uses it.
-        weight: The variant's default weight in the fusion.
-        meaning: The description of the weight for users.
+        weight, meaning: The variant's default weight in the fusion, and what it weighs.
         is_evidence: Whether the text's words count as keyword evidence.
         guard: The rule that the text must follow.
-        aliases: A pattern that matches other keys under which models return the field. The keys are
-            compared in lower case and without punctuation.
+        aliases: A pattern for other keys under which models return the field, in lower case and
+            without punctuation.
     """
 
     name: str
@@ -67,10 +65,9 @@ def _make_text_field(default_text: str | tuple[str, ...] | None, **attributes: A
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """The texts that the model wrote for a question.
+    """The texts that the model wrote for a question, in the order in which they are searched.
 
     A field is empty if the model was not asked for the text, or if the text was not usable.
-    The texts are searched in the order of the fields.
 
     Attributes:
         standalone: The question made independent of the conversation.
@@ -80,8 +77,8 @@ class Transformation:
         paraphrases: The question in other words.
         step_back: A broader question.
         keywords: Words that the answer may contain.
-        notes: One ``(field, detail)`` per text that was repaired, dropped or merged. The detail
-            contains no query text.
+        notes: One ``(field, detail)``, without query text, per text that was repaired, dropped or
+            merged.
     """
 
     standalone: str | None = _make_text_field(
@@ -191,13 +188,10 @@ class TransformRow(NamedTuple):
         name: The value of ``transformationType``.
         label: The transform's name and a short description for users.
         fields: The names of the texts that the transform's prompt asks for.
-        parts: For a transform without a prompt, the names of the transforms whose prompts it uses.
-        max_searches: The maximum number of searches per question, including the search for the
-            question itself; ``None`` for one search per variant. A limit in the settings overrides
-            this limit.
-        prompt: The instructions of a user-defined transform, which has no prompt file.
-        weights: The weights of a user-defined transform by field. These weights override the
-            weights in the settings.
+        parts: For a transform without a prompt, the transforms whose prompts it uses.
+        max_searches: How many searches a question may make, its own included, unless the settings
+            say so; ``None`` for one per variant.
+        prompt, weights: The instructions of a user-defined transform, and its weights by field.
     """
 
     name: str
@@ -290,11 +284,10 @@ class FusionMethod(NamedTuple):
 
     Attributes:
         name: The value of ``fusion.method``.
-        weighs: Whether the method uses the weights of the variants.
-        needs_scores: Whether the method needs scores. Without usable scores, ``weighted_rrf`` is
-            used instead.
-        merges: Whether the method merges the scores of the rankings. If false, the rankings take
-            turns, and no passage is scored or reranked.
+        weighs: Whether it uses the weights of the variants.
+        needs_scores: Whether it needs usable scores; ``weighted_rrf`` takes its place without.
+        merges: Whether it merges the scores. If not, the rankings take turns, and nothing is
+            reranked.
     """
 
     name: str
@@ -344,10 +337,7 @@ A chunk has the first value of each field, and also the last value if it is diff
 def describe_transform(
     name: str, prompt: str, fields: tuple[tuple[str, float | None], ...]
 ) -> TransformRow:
-    """Return the row of the transform *name*, which a config defines by a prompt and fields.
-
-    *fields* holds the name of each text with its weight, or with ``None``.
-    """
+    """Return the row of a transform that a config defines by a prompt and fields with weights."""
     filled = {field for field, _ in fields}
     return TransformRow(
         name=name,

@@ -37,9 +37,8 @@ class QtMiddlewareError(Exception):
     def __context__(self) -> BaseException | None:
         """The exception that was being handled when this error was raised, or ``None``.
 
-        The context is dropped if the error was raised with ``from``, because the context may quote
-        a text or a key. Python's own ``from None`` only hides the context from printed tracebacks.
-        Tools that show local variables would still find the text or key.
+        It is dropped if the error was raised with ``from``, because it may quote a text or a key,
+        which tools that show local variables would find. Python's own ``from None`` only hides it.
         """
         if self.__suppress_context__:
             _CONTEXT.__set__(self, None)
@@ -80,7 +79,7 @@ class ConfigError(QtMiddlewareError, ValueError):
 class InvalidQuery(QtMiddlewareError, ValueError):
     """The query is blank, too long or not text, so no search was made.
 
-    *argument* is the name of the parameter that held the query.
+    *argument* is the name of its parameter.
     """
 
     def __init__(self, message: str, *, argument: str = "query") -> None:
@@ -93,10 +92,7 @@ class WrapError(QtMiddlewareError, TypeError):
 
 
 class ResponseShapeError(QtMiddlewareError, TypeError):
-    """The passages in the wrapped function's response could not be read.
-
-    *shape* is the name of the response's type.
-    """
+    """The passages in a response of the type *shape* could not be read."""
 
     def __init__(self, message: str, *, shape: str = "") -> None:
         super().__init__(message)
@@ -106,18 +102,13 @@ class ResponseShapeError(QtMiddlewareError, TypeError):
 class SetupWarning(UserWarning):
     """A wrapped function is set up so that qtmiddleware cannot improve its results.
 
-    The warning is issued once per function. The message describes the problem and how to fix it. If
-    a filter turns warnings into errors, the message is only logged, so that no retrieval fails.
+    Issued once per function, with the fix. It never fails a retrieval, even if a filter turns
+    warnings into errors.
     """
 
 
 class MissingExtra(QtMiddlewareError, ImportError):
-    """An optional dependency is not installed. The message contains the command to install it.
-
-    Attributes:
-        package: the name of the package that is missing.
-        extra: the name of qtmiddleware's extra that installs the package.
-    """
+    """*package* is not installed; the message has the command that installs it with *extra*."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f'{package} is not installed; run: pip install "qtmiddleware[{extra}]"')
@@ -142,23 +133,15 @@ REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
 
 
 class ModelError(QtMiddlewareError):
-    """The language model gave no usable reply.
-
-    The error's message never contains the query, the reply or a key. If your own model or function
-    raises a `ModelError`, only its reason is kept, and an unknown reason becomes ``unavailable``.
-
-    If the model was asked, the reason is ``timeout``, ``unauthorized``, ``rate_limited``,
-    ``unavailable``, ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``,
-    ``too_long``, ``cancelled``, ``unrecorded`` (a recording has no reply) or ``failed`` (a bug in
-    the user's own model function, which is logged).
-
-    If the model was not asked, the reason is ``circuit_open``, ``over_budget`` or ``overloaded``
-    (all threads of the middleware are in use).
+    """The language model gave no usable reply. The message holds no query, reply or key.
 
     Attributes:
-        reason: the reason in one word, for programs.
-        retry_after: the seconds to wait before the next call; ``None`` if not known. The service,
-            the circuit breaker or the limit of calls per minute sets this time.
+        reason: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``, ``rejected``,
+            ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long``, ``cancelled``,
+            ``unrecorded`` (a recording has no reply) or ``failed`` (a bug in the user's own model).
+            If the model was not asked: ``circuit_open``, ``over_budget`` or ``overloaded`` (all
+            threads are in use).
+        retry_after: the seconds to wait before the next call; ``None`` if not known.
         retrieval: the retrieval with the passages found, if an answer failed.
         notes: the reason for each dropped text of an unusable reply, as ``(field, detail)``.
     """
@@ -255,11 +238,10 @@ def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Ite
 
 
 def convert_to_model_error(error: BaseException | None) -> ModelError:
-    """Return *error* if it is a `ModelError`, else convert it to one.
+    """Return *error* as a `ModelError`.
 
-    ``None`` stands for a call that was abandoned at its deadline. The new error's reason is
-    ``timeout`` for ``None``, ``cancelled`` for asyncio's `CancelledError` and the like, and
-    ``unavailable`` for any other exception.
+    The reason is ``timeout`` for ``None`` (a call abandoned at its deadline), ``cancelled`` for
+    asyncio's `CancelledError` and the like, and ``unavailable`` for any other exception.
     """
     if isinstance(error, ModelError):
         return error
@@ -279,21 +261,14 @@ LONGEST_PAUSE: Final = 600.0
 
 
 def limit_pause(pause_seconds: object) -> float | None:
-    """Return the pause that a service asks for, in seconds, limited to `LONGEST_PAUSE`.
-
-    Returns ``None`` if *pause_seconds* is not a valid number of seconds.
-    """
+    """Return the seconds that a service asks to pause, limited; ``None`` if it is no number."""
     if isinstance(pause_seconds, (int, float)) and pause_seconds >= 0:
         return float(min(pause_seconds, LONGEST_PAUSE))
     return None
 
 
 def build_safe_error(error: ModelError, model_name: str) -> ModelError:
-    """Return a copy of *error* without any text from the user's model *model_name*.
-
-    The user's model raised *error*, so the reason and the message may contain any text. The copy
-    keeps the pause, and the reason if qtmiddleware knows it.
-    """
+    """Return a copy of *error* without any text from the user's model *model_name*."""
     reason = error.reason if error.reason in REASONS else "unavailable"
     pause = limit_pause(error.retry_after)
     return ModelError(
@@ -302,11 +277,7 @@ def build_safe_error(error: ModelError, model_name: str) -> ModelError:
 
 
 def is_raised_by_package(error: BaseException) -> bool:
-    """Return whether this package raised *error*.
-
-    If so, the error never quotes a user's text. If the user's own function raised an error of one
-    of this package's classes, the error may contain any text.
-    """
+    """Return whether this package raised *error*, so that it quotes no user's text."""
     traceback, module = error.__traceback__, ""
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__"))
@@ -315,10 +286,7 @@ def is_raised_by_package(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether *error* shows that the call is invalid, so that a retry would fail too.
-
-    A client or function outside this package raised *error*.
-    """
+    """Return whether *error* of a client or function says that a retry would fail too."""
     status = _read_status(error)
     return not is_outage(error) if status is None else status in (400, 422)
 
@@ -330,11 +298,7 @@ def is_rate_limit(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether *error* shows that a backend is down or busy.
-
-    A client or function outside this package raised *error*. If *error* is a `StoreError`, this
-    function examines its cause.
-    """
+    """Return whether *error*, or the cause of a `StoreError`, says that a backend is down."""
     error = _find_cause(error)
     if (status := _read_status(error)) is not None:
         return status == 429 or status >= 500

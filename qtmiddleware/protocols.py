@@ -1,7 +1,4 @@
-"""Define the interfaces for your own models, embedders, stores and observers.
-
-They are protocols: your class needs the methods, but no base class.
-"""
+"""The interfaces for your own models, embedders, stores and observers. No base class is needed."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ class ReplyField(FrozenDataclass):
         name: The field's name in the reply.
         shape: ``line``, ``passage`` or ``list``.
         description: The explanation of the field in the prompt.
-        min_items: The minimum number of items in a list.
-        max_items: The maximum number of items in a list; 0 for no limit.
+        min_items, max_items: How many items a list may have; 0 for no limit.
     """
 
     name: str
@@ -46,13 +42,11 @@ class Prompt(FrozenDataclass):
     """One prompt to a language model.
 
     Attributes:
-        mode: The prompt's name. It is part of every cache key.
-        version: The prompt's version. It is part of every cache key.
-        system: The system message: the instructions, without any text of the user.
-        user: The user message: the query and the history.
+        mode, version: The prompt's name and version, parts of every cache key.
+        system: The instructions, without any text of the user.
+        user: The query and the history.
         fields: The fields that the reply must have; empty for a reply in plain text.
-        query: The query in *user*, for models that look up stored replies.
-        history: The conversation in *user*, for models that look up stored replies.
+        query, history: Those in *user*, for models that look up stored replies.
         max_tokens: The maximum number of tokens in the reply.
     """
 
@@ -72,15 +66,13 @@ class Reply(FrozenDataclass):
 
     Attributes:
         text: The reply's text.
-        input_tokens: The number of tokens that the model read.
-        output_tokens: The number of tokens that the model wrote.
-        calls: The number of requests that were sent. It is more than one if the provider first
-            rejected a parameter.
+        input_tokens, output_tokens: The tokens that the model read and wrote.
+        calls: The requests that were sent: more than one if the provider rejected a parameter
+            first.
         cost_usd: The cost in US dollars; ``None`` if the model's price is not known.
         truncated: Whether the model stopped at its token limit.
-        seconds: For a replayed reply, the seconds that the original reply took; 0 for a new reply.
-        model: The model that replied, as the service names it; ``""`` if not known.
-        id: The id that the service gave this completion; ``""`` if not known.
+        seconds: For a replayed reply, how long the original reply took; 0 for a new reply.
+        model, id: What the service calls the model and this completion; ``""`` if not known.
     """
 
     text: str = field(repr=False)
@@ -117,21 +109,14 @@ class LanguageModel(Protocol):
 class StreamingModel(LanguageModel, Protocol):
     """A language model that can also stream its reply.
 
-    A stream may yield one `Reply` as soon as the text is complete, and another `Reply` when the
-    cost is known.
+    A stream yields the pieces of the reply, then the whole `Reply` (again when the cost is known).
     """
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """Yield the pieces of the reply as they arrive, then the whole `Reply`.
-
-        Raises `ModelError` if the model fails.
-        """
+        """Yield the pieces of the reply as they arrive, then the `Reply`. Raises `ModelError`."""
 
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
-        """Yield the pieces of the reply as they arrive, then the whole `Reply`.
-
-        Raises `ModelError` if the model fails.
-        """
+        """Yield the pieces of the reply as they arrive, then the `Reply`. Raises `ModelError`."""
 
 
 @runtime_checkable
@@ -151,10 +136,7 @@ class Embedder(Protocol):
 
 
 def is_embedder(candidate: object) -> TypeGuard[Embedder]:
-    """Return whether *candidate* is an object with a method ``embed``, and not a class.
-
-    The dimension is not checked, because reading it may load a model or call a server.
-    """
+    """Return whether *candidate* is an object with a method ``embed``, and not a class."""
     return callable(getattr(candidate, "embed", None)) and not isinstance(candidate, type)
 
 
@@ -167,21 +149,14 @@ class Reranker(Protocol):
         """The model's name."""
 
     def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return one score per text, in the order of *texts*. Higher scores are better.
-
-        If this method raises an exception, the passages keep their order.
-        """
+        """Return one score per text; higher is better. If it raises, the order stays."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Passage(FrozenDataclass):
-    """One text to store.
+    """One text to store; *metadata* are the fields that a filter can refer to.
 
-    Attributes:
-        id: The passage's id. If a passage with the same id is written later, it replaces this
-            passage.
-        text: The text.
-        metadata: The fields that a filter can refer to.
+    A passage with the same *id* that is written later replaces this one.
     """
 
     id: str
@@ -201,10 +176,7 @@ Record = dict[str, Any]
 
 @runtime_checkable
 class Store(Protocol):
-    """Stores passages with their vectors, and finds the nearest passages to a query.
-
-    All methods raise `StoreError` if they fail.
-    """
+    """Stores passages with their vectors, and finds the nearest. Methods raise `StoreError`."""
 
     @property
     def identity(self) -> str:
@@ -213,14 +185,10 @@ class Store(Protocol):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* and delete the passages with the ids in *delete*.
+        """Write *passages* with their vectors, and delete those with the ids in *delete*.
 
-        A passage replaces an earlier passage with the same id. A write that fails is repeated by
-        the next ingest.
-
-        Args:
-            passages: The passages with their vectors. There may be more than fit in memory.
-            delete: The ids to delete. An id that is also in *passages* is written, not deleted.
+        A passage replaces an earlier one with the same id, and is written if *delete* names it too.
+        There may be more passages than fit in memory. The next ingest repeats a write that fails.
         """
 
     def search(
@@ -250,26 +218,20 @@ class KeywordStore(Protocol):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the *top_k* passages with the best keyword scores for *text*, best first.
-
-        Only passages that match *filter* are returned. Higher scores are better.
-        """
+        """Return the *top_k* passages that match *filter* with the best scores, best first."""
 
 
 @runtime_checkable
 class Observer(Protocol):
     """Receives every operation when it starts and when it ends.
 
-    An observer must be fast and thread-safe, because it is called in the thread or task that
-    performs the operation. If it raises an exception, the exception is logged once and otherwise
-    ignored.
+    It must be fast and thread-safe: it is called in the thread or task of the operation. What it
+    raises is logged once and otherwise ignored.
 
-    - An operation starts after its parent, the operation that includes it.
-    - Each operation ends once. If the caller stops waiting for an operation, the operation ends at
-      this moment, in the caller's thread or task, even if the call continues.
+    - An operation starts after its parent, and ends once. If the caller stops waiting for it, it
+      ends at this moment, in the caller's thread or task, even if the call continues.
     - If `on_start` sets a context variable for a search, embedding, model call or reranking, the
-      code that performs the operation sees the variable. Code that reads a stream never sees the
-      variable.
+      code that performs the operation sees it. Code that reads a stream never does.
     """
 
     def on_start(self, operation: Operation) -> None:
@@ -282,8 +244,8 @@ class Observer(Protocol):
 class Cache(Protocol):
     """A cache that several processes share, such as a Redis client. Pass it as ``cache=``.
 
-    Both methods may be asynchronous, and must be thread-safe. A method that raises an exception or
-    is slow changes no result.
+    Both methods may be asynchronous, and must be thread-safe. One that raises or is slow changes no
+    result.
     """
 
     def get(self, key: str, /) -> Any:

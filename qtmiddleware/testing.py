@@ -1,4 +1,4 @@
-"""Provide test doubles for your own tests: a scripted language model and a recording observer."""
+"""Test doubles for your own tests: a scripted language model and a recording observer."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ _PIECE_CHARS = 8
 
 
 class ScriptedModel:
-    """A language model that replies from a script.
+    """A language model that replies from a script, and keeps the *prompts* that it received.
 
     Args:
-        script: The reply. A text is sent unchanged, and a mapping is sent as JSON. An exception is
-            raised. A list is a streamed reply: its items are texts, pauses in seconds, and
-            exceptions to raise. A function takes the prompt and returns the script for this call.
+        script: A text (sent unchanged), a mapping (sent as JSON), an exception (raised), or a list:
+            a streamed reply of texts, pauses in seconds and exceptions. A function takes the prompt
+            and returns the script for this call.
         name: The name that the model reports.
         seconds: The delay before each reply, in seconds.
-
-    Attributes:
-        prompts: The prompts that the model received.
     """
 
     # This attribute says that `acomplete` works too.
@@ -42,26 +39,17 @@ class ScriptedModel:
         self._seconds = seconds
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the scripted reply.
-
-        Raises `ModelError` with the reason ``timeout`` if the deadline passes.
-        """
+        """Return the scripted reply. Raises `ModelError` (``timeout``) at the deadline."""
         *_, reply = self.stream(prompt, deadline)
         return cast("Reply", reply)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the scripted reply without blocking the event loop.
-
-        Raises `ModelError` with the reason ``timeout`` if the deadline passes.
-        """
+        """Return the scripted reply as `complete` does, without blocking the event loop."""
         *_, reply = [piece async for piece in self.astream(prompt, deadline)]
         return cast("Reply", reply)
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """Yield the scripted reply in pieces, then the whole `Reply`.
-
-        A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
-        """
+        """Yield the scripted reply in pieces of a list or of a few characters, then the `Reply`."""
         pieces: list[str] = []
         for piece in self._play_script(prompt):
             if isinstance(piece, str):
@@ -72,10 +60,7 @@ class ScriptedModel:
         yield Reply("".join(pieces))
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
-        """Yield the scripted reply in pieces, then the whole `Reply`.
-
-        A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
-        """
+        """Yield the scripted reply as `stream` does, without blocking the event loop."""
         pieces: list[str] = []
         for piece in self._play_script(prompt):
             if isinstance(piece, str):
@@ -123,12 +108,7 @@ def _check_deadline(deadline: Deadline) -> None:
 
 
 class RecordingObserver:
-    """An observer that collects all operations it receives.
-
-    Attributes:
-        started: The operations, as the observer received them at their start.
-        ended: The operations, as the observer received them at their end.
-    """
+    """An observer that collects operations: *started* at their start, *ended* at their end."""
 
     def __init__(self) -> None:
         self.started: list[Operation] = []

@@ -1,7 +1,4 @@
-"""The data types of a retrieval: deadlines, traces, queries and results.
-
-If you print an object of these types, the texts that it holds are not shown.
-"""
+"""The data types of a retrieval. Printing them never shows the texts that they hold."""
 
 from __future__ import annotations
 
@@ -22,13 +19,7 @@ NEVER: Final = float("inf")
 
 
 class Deadline:
-    """The moment when callers stop waiting for a result.
-
-    `cancel` moves this moment to now.
-
-    Attributes:
-        at: The moment, in seconds on the monotonic clock; infinite by default.
-    """
+    """The moment when callers stop waiting: *at*, in seconds on the monotonic clock."""
 
     __slots__ = ("at",)
 
@@ -68,10 +59,9 @@ class Deadline:
 
 
 class FrozenDataclass:
-    """The base class of this package's frozen dataclasses: it compares, hashes and prints them.
+    """The base class of frozen dataclasses: it compares, hashes and prints them.
 
-    Inheriting these methods is faster than letting `dataclass` generate and compile them for each
-    class whenever a process starts.
+    Inheriting these methods is faster than letting `dataclass` generate them at each start.
     """
 
     __slots__ = ()
@@ -97,13 +87,11 @@ class FrozenDataclass:
 
 
 def _get_compared_values(instance: Any) -> Any:
-    """Return the values by which *instance* is compared and hashed."""
     return _make_field_reader(instance.__class__)(instance)
 
 
 @cache
 def _make_field_reader(cls: Any) -> Callable[[Any], Any]:
-    """Return a function that reads the compared fields of an object of the class *cls*."""
     return attrgetter(
         *(compared_field.name for compared_field in fields(cls) if compared_field.compare)
     )
@@ -115,8 +103,8 @@ class Stage(FrozenDataclass):
 
     Attributes:
         name: What the stage does, such as ``preprocess`` or ``search.original``.
-        started_ms: The start of the stage, in milliseconds since the retrieval began.
-        ms: The duration of the stage, in milliseconds.
+        started_ms: Its start, in milliseconds since the retrieval began.
+        ms: Its duration, in milliseconds.
         status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
         detail: The reason for the status, without any query text.
     """
@@ -130,13 +118,7 @@ class Stage(FrozenDataclass):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Decision(FrozenDataclass):
-    """The decision whether to ask the model.
-
-    Attributes:
-        call: Whether the model was asked.
-        reason: The reason in one word.
-        signals: The numbers that the decision is based on.
-    """
+    """Whether the model was asked, the reason in one word, and the numbers behind it."""
 
     call: bool
     reason: str
@@ -153,23 +135,19 @@ _TRACE_FIELDS: Final = (
 
 @dataclass(slots=True, eq=False, repr=False)
 class Trace:
-    """The record of one retrieval, written while the retrieval runs.
-
-    It contains no text of queries or passages, except dates and versions named in a question.
+    """The record of one retrieval, without texts of queries or passages.
 
     Attributes:
         query_id: A random id of 16 hex digits.
         llm_calls: The number of requests to language models.
-        input_tokens: The number of tokens that the models read.
-        output_tokens: The number of tokens that the models wrote.
-        cost_usd: The cost of the model calls in US dollars; ``None`` if a price is not known.
-        cache_hits: The number of transformations that came from the cache, or from the model call
-            of an identical question.
+        input_tokens, output_tokens: The tokens that the models read and wrote.
+        cost_usd: What the model calls cost in US dollars; ``None`` if a price is unknown.
+        cache_hits: How many transformations came from the cache, or from the model call of an
+            identical question.
         searches: The number of calls of the wrapped function.
         read_price: US dollars per million read units (``store.readPrice``); ``None`` if not set.
-        replayed_ms: For replayed model replies, the milliseconds that the original replies took.
-        original_ms: The milliseconds that the search for the original query took.
-        total_ms: The milliseconds that the whole retrieval took.
+        replayed_ms: For replayed model replies, how long the original replies took.
+        original_ms, total_ms: How long the original query's search and the whole retrieval took.
         decision: Whether the model was asked, and why; ``None`` if no decision was made.
         notes: Facts that are not failures, as ``(subject, detail)``.
     """
@@ -205,11 +183,7 @@ class Trace:
 
     @property
     def read_units(self) -> float:
-        """The read units of all searches. A response without ``usage.read_units`` counts as 1 unit.
-
-        Pinecone bills by read units, which depend on the size of the namespace. Its responses round
-        each search up to a whole unit.
-        """
+        """The read units of all searches, which Pinecone bills: 1 for a search that says none."""
         return self.searches + self._more_read_units
 
     @property
@@ -238,13 +212,7 @@ class Trace:
     ) -> None:
         """Record that the stage *name* took *seconds*.
 
-        Args:
-            name: What the stage does, such as ``preprocess`` or ``search.original``.
-            seconds: The duration of the stage.
-            status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
-            detail: The reason for the status, without any query text.
-            began: The start of the stage, as returned by `time.perf_counter`. By default, the stage
-                ended just now.
+        *began* is its start as `time.perf_counter` returned it. By default, it ended just now.
         """
         started = self.measure_elapsed() - seconds if began is None else began - self._began
         # A duration longer than the retrieval would give a start before the retrieval.
@@ -257,10 +225,7 @@ class Trace:
     def record_usage(
         self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
     ) -> None:
-        """Add model calls, their tokens and their cost in US dollars to the totals.
-
-        If a cost is unknown, the total cost becomes ``None`` and stays ``None``.
-        """
+        """Add model calls, their tokens and their cost, which stays ``None`` once it is unknown."""
         self.llm_calls += calls
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -271,8 +236,7 @@ class Trace:
     def count_search(self, calls: int, read_units: Sequence[float] = ()) -> None:
         """Add a search that called the function *calls* times.
 
-        *read_units* are the read units that the last response reported. It is empty if none were
-        reported.
+        *read_units* are those that the last response reported; empty if it reported none.
         """
         self.searches += calls
         if read_units:
@@ -320,12 +284,7 @@ DEFAULT_NAMESPACE = "__default__"
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Message(FrozenDataclass):
-    """One message of a conversation.
-
-    Attributes:
-        role: ``user``, ``assistant`` or ``system``.
-        content: The message's text.
-    """
+    """One message of a conversation; *role* is ``user``, ``assistant`` or ``system``."""
 
     role: str
     content: str = field(repr=False)
@@ -350,12 +309,12 @@ class Query(FrozenDataclass):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Variant(FrozenDataclass):
-    """One text to search for: the question itself, or a text made from it.
+    """One text to search for.
 
     Attributes:
         kind: ``original``, or the kind of text, such as ``rewrite``.
-        text: The text to search for.
-        weight: The weight that the fusion gives to the ranking of this search.
+        text: The text.
+        weight: The weight of this search's ranking in the fusion.
     """
 
     kind: VariantKind
@@ -375,14 +334,13 @@ class Passage(NamedTuple):
     """One passage of a response, read once.
 
     Attributes:
-        key: The passage's key. Equal keys in different rankings mean the same passage.
-        item: The object that the wrapped function returned for the passage. If a response keeps its
-            passages in columns, the item is made of their values.
+        key: Equal keys in different rankings mean the same passage.
+        item: What the wrapped function returned for it, or a dict of its values in columns.
         id: The passage's id, or else the id of its document; ``None`` if it has none.
         score: The backend's score; ``None`` if there is no finite number.
         text: The passage's text; ``None`` if there is none.
         title: The passage's title; ``""`` if it has none.
-        metadata: The passage's other fields. Without separate metadata, all fields of the item.
+        metadata: Its other fields. Without separate metadata, all fields of the item.
         text_field: The name of the field with the text; ``""`` if the item itself is the text.
         score_paths: The places in *item* that may hold the score, the likeliest first.
     """
@@ -407,15 +365,14 @@ class Match(FrozenDataclass):
 
     Attributes:
         id: The passage's id; ``None`` if it has none.
-        namespace: The namespace that contains the passage.
-        score: The backend's score for the user's question, or for its standalone form if this form
-            was searched. ``None`` if only variants found the passage, because their scores were
-            computed for other texts. With the ``concat`` fusion, the score in the passage's list.
+        namespace: The namespace that contains it.
+        score: The backend's score for the question (or its standalone form). ``None`` if only
+            variants found the passage. With the ``concat`` fusion, the score in the passage's list.
         fused_score: Qtmiddleware's score, by which the result is sorted; higher is better.
         text: The passage's text; ``None`` if the response does not contain it.
         metadata: The passage's metadata.
-        found_by: The kinds of the variants that found the passage, in the order of their searches.
-        rerank_score: The reranker's score; ``None`` if the reranker did not score this passage.
+        found_by: The kinds of the variants that found it, in the order of their searches.
+        rerank_score: The reranker's score; ``None`` if it did not score this passage.
         raw: The object that the wrapped function returned for the passage.
         key: The passage's key in the lists of its `Retrieval`.
     """
@@ -436,13 +393,8 @@ class Match(FrozenDataclass):
 class Ranking(FrozenDataclass):
     """The result of one variant's search, as three lists of equal length, best passage first.
 
-    Attributes:
-        variant: The variant that was searched.
-        keys: The keys of the passages.
-        scores: The backend's scores; ``None`` for a passage without a score.
-        passages: The passages, as they were read.
-        initial: The two lists that a `Hybrid` search merged, under ``vector`` and ``bm25``; empty
-            for other searches.
+    *scores* are the backend's, ``None`` if missing. *initial* holds the lists that a `Hybrid`
+    search merged, under ``vector`` and ``bm25``.
     """
 
     variant: Variant
@@ -454,12 +406,12 @@ class Ranking(FrozenDataclass):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Degradation(FrozenDataclass):
-    """One problem that made a result differ from what was requested.
+    """One problem that made a result differ from what was requested, without any query text.
 
     Attributes:
         stage: The stage in which the problem happened.
         reason: The reason in one word.
-        detail: A description of the problem, without any query text.
+        detail: A description of the problem.
     """
 
     stage: str
@@ -472,18 +424,15 @@ class Evidence(FrozenDataclass):
     """How keywords changed the order of the leading passages after the fusion.
 
     Attributes:
-        keywords: The groups of words that were searched for, each with its weight. The question's
-            words come first, then the words of its variants.
+        keywords: The groups of words with their weights, those of the question first.
         weight: The weight of the keywords, from 0 to 1.
-        keys: The keys of the leading passages, in their new order.
-        scores: The new scores of the leading passages; higher is better.
-        shares: For each leading passage, the amount that keywords added to its score.
-        language: The code of the language whose rules match different forms of a word; ``""`` if
-            only equal forms match.
-        coverage: The fraction of the question's content words that occurred in the first three
-            passages before the order changed; ``None`` if it was not measured.
-        matched: For each leading passage, the fraction of the dates and other values named in the
-            question that its metadata have; empty if the question names none.
+        keys, scores: The leading passages in their new order, and their new scores.
+        shares: What keywords added to each of these scores.
+        language: The language whose rules match different forms of a word; ``""`` for none.
+        coverage: The fraction of the question's content words in the first three passages before
+            the order changed; ``None`` if it was not measured.
+        matched: The fraction of the dates and other values named in the question that the metadata
+            of each leading passage have; empty if the question names none.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -511,10 +460,9 @@ class Standing(FrozenDataclass):
     """The confidence in a result, compared with the function's earlier results.
 
     Attributes:
-        confidence: The weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
-            probability. ``None`` if there is a *problem*.
-        signals: The measured signals by name: ``best_score``, ``lead`` and ``coverage``. Higher is
-            better.
+        confidence: The weighted mean of the *percentiles*, from 0 to 1; not a probability. ``None``
+            if there is a *problem*.
+        signals: ``best_score``, ``lead`` and ``coverage``, as far as measured; higher is better.
         percentiles: For each signal, the fraction of earlier questions whose signal was lower.
         seen: The number of earlier questions in the comparison, at most 512.
         is_unsure: Whether the function probably has no answer, because its signals are unusually
@@ -531,10 +479,7 @@ class Standing(FrozenDataclass):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons for the confidence, one sentence per signal, without query text.
-
-        If there is no confidence, a single sentence says why.
-        """
+        """One sentence per signal, without query text; or why there is no confidence."""
         if self.problem:
             return (self.problem,)
         return tuple(
@@ -562,8 +507,7 @@ class Retrieval(FrozenDataclass):
     """The result of one retrieval.
 
     Attributes:
-        original_query: The query exactly as it was passed, even if it is not a text; ``""`` if the
-            call had no query.
+        original_query: The query exactly as it was passed; ``""`` if the call had none.
         matches: The passages of *response*, best first.
         response: The result in the wrapped function's own type and shape.
         variants: The texts that were searched, the original query first.
@@ -572,16 +516,13 @@ class Retrieval(FrozenDataclass):
         trace: The record of the retrieval: times, calls, costs and notes.
         transformation: The texts that the model wrote; empty if no model was asked.
         rankings: The result of each variant's search.
-        fused: The keys of the passages after the fusion, before keyword evidence.
-        reranked: The keys of the candidates that a reranker scored, in the reranker's order.
+        fused, fused_scores: The passages' keys and scores after the fusion; higher is better.
+        reranked, rerank_scores: The candidates that a reranker scored, in its order, and its
+            scores.
         keywords: The question's keywords, as `qtmiddleware.preprocess` returns them. ``""`` if
             ``preprocess`` is off, or if the query is passed through unchanged.
-        fused_scores: The scores of the passages in *fused*; higher is better.
-        rerank_scores: The reranker's scores of the candidates in *reranked*; ``None`` for a
-            candidate without a text.
-        gains: For each ranking, the amount that each rank added to a passage's fused score. Empty
-            if the fusion method does not add scores. If a ranking contains a passage twice, only
-            its best rank counts.
+        gains: What each rank of each ranking added to a passage's fused score; empty if the fusion
+            method adds no scores.
         evidence: The effect of keywords on the order; ``None`` if keywords were not used.
         standing: The confidence in the result, and the signals behind it.
     """
@@ -608,8 +549,7 @@ class Retrieval(FrozenDataclass):
     def confidence(self) -> float | None:
         """The confidence in this result, from 0 (worse than earlier results) to 1 (better).
 
-        The value is a percentile among the function's earlier results, not a probability. It is
-        ``None`` for the first 20 questions; `confidence_reasons` says why.
+        A percentile among the function's earlier results; ``None`` for the first 20 questions.
         """
         return self.standing.confidence
 
@@ -622,9 +562,8 @@ class Retrieval(FrozenDataclass):
     def is_unsure(self) -> bool:
         """Whether the function probably has no answer to this question.
 
-        True if there are no passages. Also true if the best score is far below this function's
-        usual best scores, and the first three passages contain at most a third of the question's
-        keywords.
+        True if there are no passages, or if the best score is far below this function's usual ones
+        and the first three passages contain at most a third of the question's keywords.
         """
         return self.standing.is_unsure
 
@@ -654,11 +593,7 @@ def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval
 class Citation(FrozenDataclass):
     """One citation in an answer's text, such as ``[1]``.
 
-    Attributes:
-        number: The number of the cited passage, counted from 1.
-        start: The index at which the citation begins. ``text[start:end]`` includes its brackets.
-        end: The index at which the citation ends.
-        match: The cited passage.
+    *number* counts the passages from 1. ``text[start:end]`` includes the brackets.
     """
 
     number: int
@@ -676,8 +611,7 @@ class SubAnswer(FrozenDataclass):
         text: The answer's text.
         citations: The citations in *text*; their numbers refer to *matches*.
         matches: The passages that the model was shown.
-        found: Whether the passages contain the answer. Also false if there were no passages, or if
-            the model failed.
+        found: Whether the passages contain the answer; false if the model failed, too.
         reason: The reason why *found* is false; ``""`` if *found* is true.
     """
 
@@ -696,17 +630,14 @@ class Answer(FrozenDataclass):
     Attributes:
         text: The answer. If the passages do not contain an answer, *text* says so.
         citations: The citations in *text*.
-        matches: The passages that the model was shown. Number n in *text* and *citations* means
-            ``matches[n - 1]``.
-        retrieval: The retrieval that found the passages. Its trace also counts the answer's model
-            calls.
+        matches: The passages that the model was shown; number n in *text* means ``matches[n - 1]``.
+        retrieval: The retrieval that found them. Its trace also counts the answer's model calls.
         found: Whether the passages contain the answer.
         sub_answers: The answers to the sub-queries, in the ``synthesis`` mode.
         status: ``full``, or ``degraded`` if something did not go as requested.
         degradations: The problems in the retrieval and in the answer.
         context: The texts of the passages as the model saw them, each under ``PASSAGE n``.
-        transformation_type: The transform of the question, as in the setting
-            ``transformationType``.
+        transformation_type: The transform of the question, as in the settings.
     """
 
     text: str = field(repr=False)
@@ -723,35 +654,29 @@ class Answer(FrozenDataclass):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Operation(FrozenDataclass):
-    """One operation of the middleware, as an `Observer` receives it.
-
-    An observer receives an operation twice, when it starts and when it ends, with the same *id*.
+    """One operation of the middleware, as an `Observer` receives it at its start and at its end.
 
     Attributes:
-        id: A number that identifies the operation.
+        id: The same number at the start and at the end.
         kind: ``retrieval``, ``answer`` or ``transform``, or a part of one of these: ``search``,
             ``embedding``, ``model`` or ``rerank``.
         name: For a search, the kind of its variant; for a model call, the mode of its prompt.
         parent: The operation that includes this one; ``None`` for an outermost operation.
         model: The name of the language model, embedding model or reranker; ``""`` if not known.
-        provider: The provider of the model, named as in OpenTelemetry's conventions (``openai``,
-            ``azure.ai.openai``, ...); ``""`` if not known.
+        provider: As in OpenTelemetry's conventions, such as ``azure.ai.openai``; ``""`` if not
+            known.
         server: The host and port of the service; ``None`` if not known.
         weight: For a search, the weight of its variant in the fusion.
         top_k: The number of passages that a retrieval or search asks for; ``None`` if not known.
-        began: The start of the operation, in seconds since the epoch.
-        seconds: The duration of the operation, in seconds.
+        began: The start, in seconds since the epoch.
+        seconds: The duration in seconds.
         outcome: ``running``, then ``ok``, ``failed``, ``late`` (the caller stopped waiting) or
             ``cancelled``.
-        reason: The reason for a failure in one word: the reason of a `ModelError`, or else the type
-            of the exception.
-        counts: The counts that apply to this operation, such as ``passages``, ``searches``,
-            ``degradations``, ``texts``, ``llm_calls``, ``input_tokens``, ``output_tokens`` and
-            ``citations``.
-        content: The input, such as a query's text, a list of texts or a `Prompt`. It is never
-            printed, because it holds users' texts.
-        result: The output, such as a `Retrieval`, an `Answer`, a `Reply` or the function's
-            response. It is never printed, because it holds passages' texts.
+        reason: The reason of a `ModelError`, or else the type of the exception.
+        counts: What applies of ``passages``, ``searches``, ``degradations``, ``texts``,
+            ``llm_calls``, ``input_tokens``, ``output_tokens`` and ``citations``.
+        content: The input, such as a query's text or a `Prompt`. It is never printed.
+        result: The output, such as a `Retrieval`, a `Reply` or a response. It is never printed.
     """
 
     id: int
