@@ -161,7 +161,7 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
     Args:
         found: The retrieval to explain.
         before: The result of the plain search, such as the matches that `compare` got from the
-            system ``raw``. Default: the first passages in the search for the unchanged question.
+            system ``off``. Default: the first passages in the search for the unchanged question.
     """
     explainer = _Explainer(found, _find_plain_matches(found) if before is None else before)
     plain = explainer.plain_matches
