@@ -577,7 +577,7 @@ def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str
     """Return the text in *fields* and the name of its field."""
     for path in layout.texts:
         if (text := _join_text(_get(fields, path))) is not None:
-            return text, ".".join(path)
+            return text, ".".join(map(str, path))
     return None, ""
 
 

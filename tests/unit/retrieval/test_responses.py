@@ -470,7 +470,13 @@ def test_an_empty_response_is_no_problem_and_is_filled_by_what_variants_find(res
 
 def test_an_empty_response_takes_what_a_variant_found() -> None:
     model = ScriptedModel({"rewrite": "Is the dog Jaco ill?"})
-    for name in ("query", "Chroma's query", "Milvus", "a list with attributes", "(documents, scores)"):
+    for name in (
+        "query",
+        "Chroma's query",
+        "Milvus",
+        "a list with attributes",
+        "(documents, scores)",
+    ):
         full = SHAPES[name][0]()
         empty = {
             "query": QueryResponse(matches=[], namespace="ns"),
