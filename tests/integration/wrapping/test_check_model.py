@@ -80,12 +80,3 @@ def test_a_model_without_a_usable_reply_is_said_with_what_to_set(
     assert KEY not in f"{check}{check!r}{check.to_dict()}"
     assert "problem" not in {finding.subject for finding in check.findings}
     assert wrapped.middleware.health().model.failures == 0
-
-
-def test_without_a_key_or_address_the_model_is_not_configured(bare_environment: None) -> None:
-    wrapped = qtm.QueryMiddleware({"transformationType": "rewrite"}).wrap(
-        lambda query, top_k=4: search(query, top_k)
-    )
-    model = find_model(wrapped.check(QUERY))
-    assert (model.state, model.text) == (qtm.CheckState.PROBLEM, "not configured")
-    assert "client=" in model.fix

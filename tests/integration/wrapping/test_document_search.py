@@ -238,16 +238,3 @@ def test_the_sdks_own_error_reaches_the_caller(case: str, world: PineconeWorld, 
         RULES.wrap(index.documents.search)(**call)
     assert type(wrapped.value) is type(plain.value)
     assert str(wrapped.value) == str(plain.value)
-
-
-def test_a_call_without_a_namespace_or_a_clause_fails_as_it_does_without_us(index: Any) -> None:
-    search = RULES.wrap(index.documents.search)
-    for call in (
-        {"score_by": CLAUSES["embed"](QUERY), "top_k": 2},
-        {"namespace": "docs", "top_k": 2},
-    ):
-        with pytest.raises(TypeError) as plain:
-            index.documents.search(**call)
-        with pytest.raises(TypeError) as wrapped:
-            search(**call)
-        assert str(wrapped.value) == str(plain.value)

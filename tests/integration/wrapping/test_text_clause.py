@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 from pinecone import (
-    DenseVectorQuery,
     EmbedQuery,
     QueryStringQuery,
-    SparseEmbedQuery,
     TextQuery,
 )
 from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
-from tests.support.document_world import SCHEMA, add_documents, build_documents, embed, list_ids
+from tests.support.document_world import SCHEMA, add_documents, build_documents, list_ids
 from tests.support.pinecone_world import PineconeWorld, pinecone_world, without_pauses
 from tests.support.wrapping_world import QUERY, WIDE
 
@@ -107,24 +105,6 @@ def test_a_search_by_words_gets_no_second_one(
 
 
 @pytest.mark.parametrize(
-    ("score_by", "options"),
-    [
-        ([SparseEmbedQuery(field="body", query=QUERY)], {}),
-        ([DenseVectorQuery(field="vec", values=QUERY)], {"embed": embed}),  # type: ignore[arg-type]
-        ([{"type": "dense_vector", "field": "vec", "values": QUERY}], {"embed": embed}),
-    ],
-    ids=["sparse_embed", "dense", "dense, mapping"],
-)
-def test_every_clause_of_vectors_gets_one(
-    score_by: list[Any], options: dict[str, Any], world: PineconeWorld, index: Any
-) -> None:
-    search = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search, **options)
-    for _ in range(2):
-        assert search.retrieve(**{**CALL, "score_by": score_by}).status == "full"
-    assert list_types(world).count("text") == 2
-
-
-@pytest.mark.parametrize(
     ("config", "sent"),
     [
         ({"hybrid": {"textFields": []}}, 1),
@@ -158,21 +138,6 @@ def test_a_service_that_is_busy_in_the_second_search_alone_leaves_the_first_as_t
         assert list_ids(retrieval.response) == expected
     world.recovers()
     assert search.retrieve(**CALL).status == "full"
-
-
-def test_a_second_search_that_hangs_is_waited_for_until_the_deadline(
-    world: PineconeWorld, index: Any
-) -> None:
-    expected = list_ids(qtm.QueryMiddleware().wrap(index.documents.search)(**CALL))
-    world.hangs("/search", text='"type":"text"')
-    search = qtm.QueryMiddleware({**FIELDS, "limits": {"deadlineMs": 400}}).wrap(
-        index.documents.search
-    )
-    retrieval = search.retrieve(**CALL)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [
-        ("search.text_clause", "timeout")
-    ]
-    assert list_ids(retrieval.response) == expected
 
 
 @pytest.mark.parametrize("fields", [["vec"], ["title", "nowhere"]])

@@ -43,22 +43,6 @@ def test_a_query_nothing_can_be_made_of_is_passed_on_as_it_was(
     assert [match.id for match in day.retrieval.matches] == [row["id"] for row in found]
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_what_the_function_raises_for_such_a_query_is_raised(name: str, caller: Caller) -> None:
-    failure = TypeError("no such query")
-
-    def respond(query: Any, top_k: int) -> Any:
-        raise failure
-
-    assert caller.ask({}, query=QUERIES[name][0], respond=respond).error is failure
-
-
-def test_the_longest_query_is_searched(caller: Caller) -> None:
-    day = caller.ask({}, query="dog " * 2_000)
-    assert day.error is None
-    assert day.retrieval.original_query == "dog " * 2_000
-
-
 def test_a_longer_query_goes_to_the_function_unchanged(caller: Caller) -> None:
     query = "dog " * 2_000 + "?"
     day = caller.ask({}, query=query)
@@ -125,8 +109,3 @@ def test_an_impossible_top_k_is_the_functions_own_matter(top_k: int, caller: Cal
     day = caller.ask({}, respond=respond, top_k=top_k)
     assert type(day.error) is ValueError
     assert str(day.error) == f"top_k must be at least 1, not {top_k}"
-
-
-def test_a_negative_top_k_loses_no_passage(caller: Caller) -> None:
-    day = caller.ask({}, respond=lambda query, top_k: search(query, 5), top_k=-1)
-    assert len(day.response) == 5

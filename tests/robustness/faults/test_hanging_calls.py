@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -137,21 +135,6 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
     assert (beside.status, ids(beside.response)) == ("full", ids(plain(QUERY)))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_blocking_caller_gets_the_plain_result_too(case: str, hanging: Hanging) -> None:
-    qm, search = CASES[case](hanging)
-    bulkhead = qm.engine.bulkhead
-    for _ in range(20 * CALLS):
-        found = search.retrieve(QUERY)
-        assert (found.status, ids(found.response)) == ("degraded", ids(plain(QUERY)))
-        if refused(found):
-            break
-    assert refused(found)
-    assert bulkhead.in_use == MOST
-    assert bulkhead.refused > 0
-    assert bulkhead.given_up > 0
-
-
 def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
     hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,35 +158,6 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
     assert not refused(search.retrieve(QUERY))
 
 
-def test_a_stream_of_an_answer_is_refused_in_words(hanging: Hanging) -> None:
-    qm, search = wrapped(middleware({"answer": {"timeoutMs": 40}}, client=hanging))
-    # On a busy machine a call may be given up before its thread begins, and hangs in none.
-    while len(hanging.calls) < MOST:
-        with pytest.raises(ModelError):
-            list(search.stream_answer(QUERY))
-    wait_until(lambda: qm.engine.bulkhead.in_use == MOST)
-    assert qm.engine.bulkhead.given_up >= MOST
-
-    async def read() -> None:
-        async with search.astream_answer(QUERY, config=patient) as pieces:
-            async for _ in pieces:
-                pass
-
-    patient = {"answer": {"timeoutMs": 600_000}}
-    with pytest.raises(
-        ModelError, match=f"all {MOST} threads of the middleware are busy"
-    ) as blocking:
-        list(search.stream_answer(QUERY, config=patient))
-    with pytest.raises(
-        ModelError, match=f"all {MOST} threads of the middleware are busy"
-    ) as awaiting:
-        asyncio.run(read())
-    with pytest.raises(ModelError, match=f"all {MOST} threads of the middleware are busy") as whole:
-        search.answer(QUERY, config=patient)
-    assert [it.value.reason for it in (blocking, awaiting, whole)] == ["overloaded"] * 3
-    assert ids(whole.value.retrieval.response) == ids(plain(QUERY))
-
-
 def test_an_async_model_that_blocks_the_private_loop_delays_no_blocking_caller_beyond_the_deadline(
     hanging: Hanging,
 ) -> None:
@@ -219,49 +173,6 @@ def test_an_async_model_that_blocks_the_private_loop_delays_no_blocking_caller_b
     assert [it.reason for it in found.degradations if it.stage.startswith("transform")] == [
         "timeout"
     ]
-
-
-async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_threads(
-    hanging: Hanging,
-) -> None:
-    inner = qtm.QueryMiddleware().wrap(plain)
-    seen: list[str] = []
-
-    async def retrieve(query: str, top_k: int = 4) -> Any:
-        found = await inner.aretrieve(query, top_k)
-        seen.append(found.status)
-        return found.response
-
-    qm, search = wrapped(middleware({**MULTI, **PATIENT}, client=ScriptedModel(REPLY)), retrieve)
-    bulkhead = qm.engine.bulkhead
-    bulkhead.in_use = MOST
-    found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
-    assert ids(found.response) == ids(plain(QUERY))
-    assert (set(seen), bulkhead.refused) == ({"full"}, 0)
-    assert len(seen) > 1
-
-
-async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original(
-    hanging: Hanging,
-) -> None:
-    def embed(text: str) -> Any:
-        return [1.0, 0.0] if text.startswith("Q") else hanging()
-
-    qm, search = wrapped(
-        middleware(MULTI, client=ScriptedModel(REPLY)),
-        by_vector,
-        embed=CallableEmbedder(embed),
-        **IN_VECTORS,
-    )
-    before = threads()
-    # On a busy machine a call may be out of time before it asks for a thread.
-    while not qm.engine.bulkhead.refused:
-        found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
-        assert ids(found.response) == ids(plain(QUERY))
-    assert qm.engine.bulkhead.in_use == MOST
-    # Those of other tests may end meanwhile, but none begins.
-    assert len(threads() - before) <= MOST + 1
-    assert [it.reason for it in found.degradations if it.stage == "embed"] == ["overloaded"]
 
 
 def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(

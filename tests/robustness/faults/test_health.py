@@ -36,25 +36,6 @@ def middleware(script: Any = GOOD, **more: Any) -> qtm.QueryMiddleware:
     return qtm.QueryMiddleware(transforming("rewrite", **more), client=ScriptedModel(script))
 
 
-def test_a_middleware_that_was_never_asked_is_well() -> None:
-    health = qtm.QueryMiddleware().health()
-    assert not health.model.is_configured
-    assert (health.model.breaker, health.model.failures, health.model.retry_in) == (
-        BreakerState.CLOSED,
-        0,
-        0.0,
-    )
-    assert (health.threads.in_use, health.threads.limit, health.threads.refused, health.threads.given_up) == (
-        0, 256, 0, 0,
-    )  # fmt: skip
-    assert (health.cache.entries, health.cache.limit, health.cache.hit_rate) == (0, 1_024, None)
-    assert (health.budget.calls.spent, health.budget.calls.limit, health.budget.calls.left) == (
-        0,
-        None,
-        None,
-    )
-
-
 @pytest.mark.parametrize("how", ["client", "key", "address", "config"])
 def test_a_model_is_configured_where_there_is_a_client_a_key_or_an_address(
     how: str, monkeypatch: pytest.MonkeyPatch
@@ -91,16 +72,6 @@ def test_the_breaker_is_seen_closed_open_half_open_and_closed_again(clock: Clock
     script["it"] = GOOD
     assert wrapped.retrieve(QUERY).status == "full"
     assert (qm.health().model.breaker, qm.health().model.failures) == (BreakerState.CLOSED, 0)
-
-
-def test_looking_does_not_take_the_one_call_that_tries_again() -> None:
-    qm = middleware(qtm.ModelError("unavailable"), breaker={"failures": 1, "seconds": 0.01})
-    wrapped = qm.wrap(search)
-    wrapped.retrieve(QUERY)
-    wait_until(lambda: qm.health().model.breaker is not BreakerState.OPEN)
-    for _ in range(5):
-        assert qm.health().model.breaker is BreakerState.HALF_OPEN
-    assert [it.reason for it in wrapped.retrieve(QUERY).degradations] == ["unavailable"]
 
 
 def test_hits_and_misses_are_those_of_questions() -> None:
@@ -167,66 +138,7 @@ def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
         health.threads = None
 
 
-def test_it_is_asked_of_a_decorated_function_too() -> None:
-    @qtm.middleware(config=transforming("rewrite"), client=ScriptedModel(GOOD))
-    def retrieve(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
-
-    class Library:
-        @qtm.middleware
-        def find(self, query: str) -> Any:
-            return search(query)
-
-    retrieve(QUERY)
-    assert retrieve.middleware.health().cache.misses == 1
-    assert Library().find.middleware.ready()  # type: ignore[attr-defined]
-    assert isinstance(retrieve.middleware, qtm.QueryMiddleware)
-
-
-def test_it_raises_nothing_and_is_whole_while_others_ask_and_reload(service: ModelServer) -> None:
-    service.reply = failure(500)
-    qm = middleware(breaker={"failures": 1, "seconds": 0.001})
-    wrapped, stop, failed, looks, rounds = qm.wrap(search), Event(), [], count(), count()
-
-    def busy() -> None:
-        number = 0
-        while not stop.is_set():
-            next(rounds)
-            wrapped.retrieve(f"{QUERY} ({number})")
-            qm.reload(transforming("rewrite", cache={"maxEntries": 1 + number % 5}))
-            number += 1
-
-    def look() -> None:
-        try:
-            while not stop.is_set():
-                next(looks)
-                health = qm.health()
-                str(health), json.dumps(health.to_dict()), qm.ready()
-                assert 0 <= health.threads.in_use <= health.threads.limit
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [Thread(target=work) for work in (busy, busy, look, look)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: failed or (next(looks) > 200 and next(rounds) > 50))
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-
-
 # --- ready ----------------------------------------------------------------------------------------
-
-
-def test_ready_is_true_and_says_why_where_it_is_not() -> None:
-    qm = middleware()
-    assert qm.ready()
-    assert qm.ready().to_dict() == {"ready": True, "reasons": []}
-    qm.close()
-    assert not qm.ready()
-    assert qm.ready().reasons == ("closed",)
-    assert json.loads(json.dumps(qm.ready().to_dict())) == {"ready": False, "reasons": ["closed"]}
 
 
 async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:

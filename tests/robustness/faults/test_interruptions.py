@@ -61,33 +61,6 @@ async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(
     assert asyncio.all_tasks() == before
 
 
-async def test_cancelling_while_the_variants_are_searched_cancels_them_all(
-    service: ModelServer,
-) -> None:
-    service.reply = {"sub_queries": SUBS}
-    both, begun, ended = asyncio.Event(), [], []
-
-    async def retrieve(query: str, top_k: int = 3) -> Any:
-        if query == QUERY:
-            return search(query, top_k)
-        begun.append(query)
-        if len(begun) == 2:
-            both.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(query)
-
-    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(transforming("decompose"), client=client).wrap(retrieve)
-        task = asyncio.create_task(wrapped.aretrieve(QUERY))
-        await both.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert sorted(ended) == sorted(SUBS)
-
-
 async def test_a_timeout_of_the_caller_is_the_callers(service: ModelServer) -> None:
     service.reply = service.hang
     released = asyncio.Event()
@@ -111,22 +84,6 @@ def within(seconds: float) -> dict[str, Any]:
 
 def has_second_variant(day: Day) -> bool:
     return SUBS[1] in [it.variant.text for it in day.retrieval.rankings]
-
-
-def test_a_variant_that_hangs_is_given_up_at_the_deadline(service: ModelServer) -> None:
-    service.reply = {"sub_queries": SUBS}
-
-    def respond(query: str, top_k: int) -> Any:
-        if query == SUBS[0]:
-            service.wait()
-        return search(query, top_k)
-
-    def ask(seconds: float) -> Day:
-        return Caller("sync", service.url).ask(within(seconds), respond=respond)
-
-    day = with_enough_time(ask, has_second_variant, seconds=0.3)
-    assert day.reasons == [("search.sub_query", "timeout")]
-    assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[1]]
 
 
 def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(service: ModelServer) -> None:

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.wrapping.query_log import QueryLog
-from tests.support.clock import Clock
-from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
+from tests.support.fault_world import QUERY, Caller, search, transforming
 from tests.support.log_lines import log_lines
 from tests.support.model_server import ModelServer
-
-
-def test_a_log_that_cannot_be_written_leaves_the_result_as_it_is(
-    caller: Caller, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    day = caller.ask({"log": {"path": str(tmp_path / "file" / "queries.jsonl")}})
-    rules = caller.rules_alone()
-    assert day.response == rules.response
-    assert day.retrieval.matches == rules.retrieval.matches
-    assert day.retrieval.status == "degraded"
-    assert day.reasons == [("log", "failed")]
-    assert day.calls == [(QUERY, WIDE)]
-    assert str(tmp_path) not in caplog.text
-
-
-def test_a_log_that_is_a_folder_leaves_the_result_as_it_is(caller: Caller, tmp_path: Path) -> None:
-    day = caller.ask({"log": {"path": str(tmp_path)}})
-    assert day.reasons == [("log", "failed")]
-    assert day.response == caller.rules_alone().response
 
 
 def test_the_folder_of_a_log_is_never_made(caller: Caller, tmp_path: Path) -> None:
@@ -45,18 +21,6 @@ def test_the_folder_of_a_log_is_never_made(caller: Caller, tmp_path: Path) -> No
     assert (trouble.stage, trouble.reason) == ("log", "failed")
     assert trouble.detail == "the folder of log.path does not exist; create it"
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("now", [253_402_300_900.0, 1e12, -1e15, float("inf")])
-def test_a_clock_beyond_all_years_breaks_no_log(
-    now: float, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "queries.jsonl"
-    monkeypatch.setattr("qtmiddleware.types.time", lambda: now)
-    day = caller.ask({"log": {"path": str(path)}})
-    assert day.retrieval.status == "full"
-    (line,) = log_lines(path)
-    assert (line["queries"], line["timestamp"]) == ([QUERY], None)
 
 
 def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
@@ -74,25 +38,6 @@ def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
         "query log restored: it can be written again",
     ]
     assert len(log_lines(folder / "queries.jsonl")) == 5
-
-
-def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock, folder = Clock(), tmp_path / "logs"
-    sampler = LogSampler(clock=clock)
-    log = QueryLog(folder / "queries.jsonl", sampler=sampler)
-    found = qtm.QueryMiddleware().wrap(search).retrieve(QUERY)
-    for _ in range(100):
-        clock.now += 1
-        folder.mkdir()
-        assert log.append_record(found) is None
-        shutil.rmtree(folder)
-        assert log.append_record(found) is not None
-    sampler.flush(get_logger("qtmiddleware"))
-    failed = [it.qtm for it in caplog.records if it.qtm["event"] == "query_log_failed"]  # type: ignore[attr-defined]
-    assert len(caplog.records) <= 8
-    assert sum(sum(it["counts"].values()) for it in failed) == 100
 
 
 def test_every_query_is_logged_for_its_owner_alone(
@@ -124,9 +69,3 @@ def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(
     assert len(text.splitlines()) == 1
     assert "secret" not in json.dumps(log_lines(path))
     assert QUERY not in text
-
-
-def test_the_log_is_set_for_one_call(caller: Caller, tmp_path: Path) -> None:
-    path = tmp_path / "queries.jsonl"
-    day = caller.ask({}, config={"log": {"path": str(path)}})
-    assert [line["query_id"] for line in log_lines(path)] == [day.retrieval.trace.query_id]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from werkzeug import Response
 
 from tests.support.completions import completion
-from tests.support.fault_world import HASTY, QUERY, SECRET, WIDE, Caller, failure, transforming
+from tests.support.fault_world import HASTY, QUERY, WIDE, Caller, failure, transforming
 from tests.support.model_server import ModelServer, Said
 
 ESSAY = "Dogs of every age may fall ill, and what that means depends on a great many things. " * 20
@@ -79,31 +78,6 @@ def test_a_model_that_fails_leaves_the_result_of_the_rules(
     assert day.calls == rules.calls == [(QUERY, WIDE)]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.name)
-def test_what_is_told_of_a_failure_holds_neither_query_nor_key(
-    fault: Fault, caller: Caller, service: ModelServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    service.reply = fault.answer
-    with caplog.at_level("INFO"):
-        day = caller.ask(transforming("rewrite"))
-    told = f"{day.retrieval!r} {day.retrieval.degradations} {day.retrieval.trace.to_dict()} {caplog.text}"
-    for secret in (SECRET, QUERY, "Jaco"):
-        assert secret not in told
-
-
-def test_a_model_that_has_nothing_to_add_is_no_failure(
-    caller: Caller, service: ModelServer
-) -> None:
-    service.reply = {"rewrite": QUERY}
-    day = caller.ask(transforming("rewrite"))
-    assert (day.response, day.kinds, day.calls) == (
-        caller.rules_alone().response,
-        ["original"],
-        [(QUERY, WIDE)],
-    )
-    assert day.retrieval.status == "full"
-
-
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
 def test_a_failed_request_is_not_sent_again(
     status: int, caller: Caller, service: ModelServer
@@ -127,14 +101,6 @@ def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(
     assert not service.released.is_set()
 
 
-def test_a_model_that_never_answers_is_given_up(caller: Caller) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        lost = Caller(caller.name, f"http://127.0.0.1:{deaf.getsockname()[1]}/v1")
-        day = lost.ask(transforming("rewrite", HASTY))
-    assert day.response == caller.rules_alone().response
-    assert day.reasons == [("transform.rewrite", "timeout")]
-
-
 def test_the_deadline_of_the_query_bounds_a_slow_model_too(
     caller: Caller, service: ModelServer
 ) -> None:
@@ -142,14 +108,6 @@ def test_the_deadline_of_the_query_bounds_a_slow_model_too(
     day = caller.ask(transforming("rewrite", {"llmTimeoutMs": 50_000, "deadlineMs": 150}))
     assert day.reasons == [("transform.rewrite", "timeout")]
     assert day.response == caller.rules_alone().response
-
-
-def test_a_model_that_is_not_there_is_unavailable(caller: Caller) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    day = Caller(caller.name, f"http://127.0.0.1:{port}/v1").ask(transforming("rewrite"))
-    assert day.response == caller.rules_alone().response
-    assert day.reasons == [("transform.rewrite", "unavailable")]
 
 
 SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {
@@ -211,17 +169,6 @@ def test_what_can_be_salvaged_of_a_reply_is_searched(
     assert sorted(text for text, _ in day.calls) == sorted([QUERY, *expected])
 
 
-def test_a_good_reply_is_counted_with_its_tokens_and_cost(
-    caller: Caller, service: ModelServer
-) -> None:
-    service.reply = {"rewrite": "Which illness does Jaco have?"}
-    trace = caller.ask(
-        transforming("rewrite", llm={"inputPrice": 1.0, "outputPrice": 10.0})
-    ).retrieval.trace
-    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens) == (1, 100, 20)
-    assert trace.cost_usd == pytest.approx((100 * 1.0 + 20 * 10.0) / 1e6)
-
-
 OTHER_SCRIPT: dict[str, dict[str, Any]] = {
     "rewrite": {"rewrite": "Есть ли у собаки проблемы со здоровьем?"},
     "hyde": {"hyde": "ヤコは健康な犬で、獣医は問題を見つけませんでした。"},
@@ -268,42 +215,3 @@ def test_what_a_rewrite_lost_is_put_back_or_the_rewrite_is_dropped(
     assert all(kept in text for text in others)
     assert any(subject == "rewrite" for subject, _ in day.retrieval.trace.notes)
     assert {text for text, _ in day.calls} == {query, *others}
-
-
-def test_a_rewrite_that_lost_a_denial_is_dropped(caller: Caller, service: ModelServer) -> None:
-    query = "Which dogs are not allowed to eat carrots?"
-    service.reply = {"rewrite": "Which dogs may be fed with carrots?"}
-    day = caller.ask(transforming("rewrite"), query=query)
-    assert day.kinds == ["original"]
-    assert [what for subject, what in day.retrieval.trace.notes if subject == "rewrite"] == [
-        "dropped: negation 15:18"
-    ]
-    assert day.response == caller.rules_alone(query=query).response
-
-
-def test_a_rewrite_that_lost_a_name_gets_it_back(caller: Caller, service: ModelServer) -> None:
-    service.reply = {"rewrite": "Which medical conditions does the dog have?"}
-    day = caller.ask(transforming("rewrite"), query="Which illness does the dog Jaco have?")
-    assert (
-        day.retrieval.transformation.rewrite == "Which medical conditions does the dog have? (Jaco)"
-    )
-    assert ("rewrite", "repaired: name 27:31") in day.retrieval.trace.notes
-
-
-def test_the_model_and_its_options_are_set_for_one_call(
-    caller: Caller, service: ModelServer
-) -> None:
-    service.reply = {"rewrite": "Which illness does Jaco have?"}
-    caller.ask(
-        transforming("rewrite"),
-        config={"transformationModel": "other", "llm": {"temperature": 0.7}},
-    )
-    caller.ask(
-        transforming("rewrite"),
-        config={"transformationModel": "third", "llm": {"maxTokens": 77}},
-    )
-    caller.ask(transforming("rewrite"))
-    assert [body["model"] for body in service.bodies] == ["other", "third", "gpt-6-luna"]
-    assert [body["temperature"] for body in service.bodies] == [0.7, 0.0, 0.0]
-    limits = [body.get("max_completion_tokens", body.get("max_tokens")) for body in service.bodies]
-    assert limits == [800, 77, 800]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ from tests.support.fault_world import (
     transforming,
 )
 from tests.support.model_server import ModelServer
-from tests.support.waiting import PATIENCE, await_until, timeout_when, wait_until
+from tests.support.waiting import timeout_when, wait_until
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 
@@ -45,16 +44,6 @@ def reasons(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
 def asked(wrapped: Any, number: int) -> list[list[tuple[str, str]]]:
     # Each another question: equal ones would be remembered once the model answers.
     return [reasons(wrapped.retrieve(f"{QUERY} ({place})")) for place in range(number)]
-
-
-def test_after_five_failures_the_model_is_not_asked_any_more(service: ModelServer) -> None:
-    service.reply = failure(500)
-    wrapped = middleware(service).wrap(search)
-    seen = asked(wrapped, 8)
-    assert (
-        seen == [[("transform.rewrite", "unavailable")]] * 5 + [[("transform", "circuit_open")]] * 3
-    )
-    assert len(service.bodies) == 5
 
 
 def test_what_is_found_meanwhile_is_what_the_rules_find(service: ModelServer) -> None:
@@ -105,21 +94,6 @@ def test_a_slow_model_is_left_alone_too(service: ModelServer) -> None:
     assert_left_alone_after_timeouts(
         asked(qtm.QueryMiddleware(config, client=client).wrap(search), 6)
     )
-
-
-def test_a_model_that_hangs_for_ever_is_left_alone_too() -> None:
-    released = threading.Event()
-
-    def hanging(_: Any) -> str:
-        released.wait(PATIENCE)
-        return "late"
-
-    config = transforming("rewrite", HASTY, breaker={"failures": 2})
-    try:
-        seen = asked(qtm.QueryMiddleware(config, client=hanging).wrap(search), 6)
-    finally:
-        released.set()
-    assert_left_alone_after_timeouts(seen)
 
 
 def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelServer) -> None:
@@ -215,22 +189,6 @@ def test_callers_in_a_hurry_do_not_close_the_model_to_others(service: ModelServe
     assert reasons(wrapped.retrieve(QUERY)) == []
 
 
-def test_the_breaker_can_be_switched_off(service: ModelServer) -> None:
-    service.reply = failure(500)
-    asked(middleware(service, breaker={"failures": 0}).wrap(search), 8)
-    assert len(service.bodies) == 8
-
-
-def test_what_is_remembered_is_used_while_the_model_is_left_alone(service: ModelServer) -> None:
-    service.reply = GOOD
-    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
-    wrapped(QUERY)
-    service.reply = failure(500)
-    wrapped(f"{QUERY} 2")
-    retrieval = wrapped.retrieve(QUERY)
-    assert (retrieval.status, retrieval.trace.cache_hits) == ("full", 1)
-
-
 def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(
     service: ModelServer,
 ) -> None:
@@ -251,26 +209,3 @@ def test_no_call_can_change_what_protects_all(service: ModelServer) -> None:
     for group in ({"breaker": {"failures": 0}}, {"budget": {"maxTokens": 5}}):
         with pytest.raises(qtm.ConfigError, match="cannot be set for one call"):
             wrapped.retrieve(QUERY, config=group)
-
-
-def test_a_caller_who_gives_up_the_probe_after_an_outage_leaves_the_next_one_to_try(
-    service: ModelServer,
-) -> None:
-    async def stopped() -> list[list[tuple[str, str]]]:
-        async with openai.AsyncOpenAI(
-            base_url=service.url, api_key=SECRET, max_retries=0
-        ) as client:
-            config = transforming("rewrite", PATIENT, breaker={"failures": 1, "seconds": 0.001})
-            qm = qtm.QueryMiddleware(config, client=client)
-            wrapped = qm.wrap(search)
-            service.reply = failure(503)
-            await wrapped.aretrieve(QUERY)
-            await await_until(lambda: qm.health().model.breaker is BreakerState.HALF_OPEN)
-            service.reply = service.hang
-            with pytest.raises(TimeoutError):
-                async with timeout_when(lambda: len(service.bodies) == 2):
-                    await wrapped.aretrieve(f"{QUERY} (stopped)")
-            service.reply = GOOD
-            return [reasons(await wrapped.aretrieve(f"{QUERY} ({place})")) for place in range(2)]
-
-    assert asyncio.run(stopped()) == [[], []]

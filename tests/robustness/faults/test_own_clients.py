@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import QUERY, SECRET, failure, search, transforming
+from tests.support.fault_world import QUERY, SECRET, search, transforming
 from tests.support.model_server import ModelServer
 
 REWRITE = "Which illness does Jaco have?"
@@ -29,16 +29,6 @@ async def awaited(query: str, top_k: int = 3) -> Any:
     return search(query, top_k)
 
 
-def test_a_failed_request_is_sent_once(service: ModelServer) -> None:
-    service.reply = failure(500)
-    with qtm.QueryMiddleware(transforming("rewrite")) as qm:
-        retrieval = qm.wrap(plain).retrieve(QUERY)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [
-        ("transform.rewrite", "unavailable")
-    ]
-    assert len(service.bodies) == 1
-
-
 def test_one_middleware_serves_three_loops_in_a_row(service: ModelServer) -> None:
     qm = qtm.QueryMiddleware(transforming("rewrite", cache={"enabled": False}))
     wrapped = qm.wrap(awaited)
@@ -53,12 +43,6 @@ def test_one_middleware_serves_three_loops_in_a_row(service: ModelServer) -> Non
     assert len(service.bodies) == 3
 
 
-async def test_the_plain_call_works_inside_a_running_loop(service: ModelServer) -> None:
-    with qtm.QueryMiddleware(transforming("rewrite")) as qm:
-        retrieval = qm.wrap(plain).retrieve(QUERY)
-    assert [variant.text for variant in retrieval.variants] == [QUERY, REWRITE]
-
-
 def test_one_middleware_serves_plain_and_awaited_functions(service: ModelServer) -> None:
     async def both() -> tuple[Any, Any]:
         async with qtm.QueryMiddleware(transforming("rewrite")) as qm:
@@ -67,9 +51,3 @@ def test_one_middleware_serves_plain_and_awaited_functions(service: ModelServer)
     one, other = asyncio.run(both())
     assert one == other
     assert len(service.bodies) == 1  # the second was remembered
-
-
-def test_several_questions_are_asked_over_one_client(service: ModelServer) -> None:
-    with qtm.QueryMiddleware(transforming("rewrite")) as qm:
-        made = qm.transform([f"What is number{number} about?" for number in range(10)])
-    assert len(made) == len(service.bodies) == 10

@@ -108,43 +108,6 @@ def test_every_wrapped_function_follows() -> None:
     assert plain(QUERY) == search(QUERY)
 
 
-def test_the_settings_of_a_call_stay_over_those_of_a_reload() -> None:
-    widths: list[int] = []
-
-    def wide(query: str, top_k: int = 3) -> Any:
-        widths.append(top_k)
-        return search(query, top_k)
-
-    qm = qtm.QueryMiddleware()
-    wrapped = qm.wrap(wide)
-    qm.reload({"keywordEvidence": {"candidates": 9}})
-    wrapped(QUERY)
-    wrapped.retrieve(QUERY, config={"keywordEvidence": {"candidates": 11}})
-    assert widths == [9, 11]
-
-
-@pytest.mark.parametrize("kind", ["path", "text", "mapping", "Config", "Settings", "nothing"])
-def test_a_config_is_given_as_to_the_middleware(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "config.json"
-    path.write_text('{"top_k": 7}')
-    given: dict[str, Any] = {
-        "path": path,
-        "text": str(path),
-        "mapping": {"topK": 7},
-        "nothing": None,
-    }
-    given |= {
-        "Config": qtm.Config.load({"topK": 7}),
-        "Settings": qtm.Config.load({"topK": 7}).settings,
-    }
-    qm = qtm.QueryMiddleware({"topK": 5})
-    monkeypatch.setenv("QTM_TOP_K", "7")
-    qm.reload(given[kind])
-    assert qm.settings.top_k == qm.config.settings.top_k == 7
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -179,16 +142,6 @@ def test_what_changed_is_logged_by_name_alone(caplog: pytest.LogCaptureFixture) 
 
 
 # --- what is kept ---------------------------------------------------------------------------------
-
-
-def test_a_reload_of_the_same_keeps_the_client(services: TwoServices) -> None:
-    with qtm.QueryMiddleware(config(services.a)) as qm:
-        wrapped = qm.wrap(search)
-        client = client_of(qm)
-        qm.reload(config(services.a))
-        assert rewrites(wrapped.retrieve(QUERY)) == ["a"]
-        assert client_of(qm) is client
-        assert not client.is_closed()
 
 
 def test_what_is_remembered_is_kept_within_the_new_limits() -> None:
@@ -241,14 +194,6 @@ def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(
         assert rewrites(wrapped.retrieve(QUERY)) == ["b"]
         qm.reload(config(services.a, breaker={"failures": 0}))
         assert rewrites(wrapped.retrieve(f"{QUERY} (9)")) == ["a"]
-
-
-def test_the_breaker_of_a_given_client_is_kept_whatever_address_is_set() -> None:
-    config = transforming("rewrite", breaker={"failures": 1, "seconds": 600})
-    qm = qtm.QueryMiddleware(config, client=ScriptedModel(qtm.ModelError("unavailable")))
-    qm.wrap(search).retrieve(QUERY)
-    qm.reload({**config, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}})
-    assert qm.health().model.breaker is BreakerState.OPEN
 
 
 def test_what_was_spent_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,27 +283,6 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     assert count_new(is_open_client, before) == 0
 
 
-def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(
-    services: TwoServices,
-) -> None:
-    def is_async_client(it: Any) -> bool:
-        return type(it) is openai.AsyncOpenAI and not it.is_closed()
-
-    async def serve() -> None:
-        before = objects(is_async_client)
-        qm = qtm.QueryMiddleware(config(services.a))
-        wrapped = qm.wrap(asearch)
-        await wrapped.aretrieve(QUERY)
-        assert count_new(is_async_client, before) == 1
-        await asyncio.to_thread(qm.reload, config(services.b))
-        assert rewrites(await wrapped.aretrieve(f"{QUERY} (2)")) == ["b"]
-        while count_new(is_async_client, before) > 1:
-            await asyncio.sleep(0)
-        await qm.aclose()
-
-    asyncio.run(serve())
-
-
 def test_a_client_that_was_given_stays_open_and_in_use(services: TwoServices) -> None:
     with openai.OpenAI(api_key=SECRET, base_url=services.a.url, max_retries=0) as client:
         qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
@@ -369,15 +293,6 @@ def test_a_client_that_was_given_stays_open_and_in_use(services: TwoServices) ->
             )
             assert rewrites(wrapped.retrieve(f"{QUERY} ({number})")) == ["a"]
         assert not client.is_closed()
-
-
-def test_a_closed_middleware_that_is_reloaded_leaves_nothing_open(services: TwoServices) -> None:
-    before = objects(is_open_client)
-    qm = qtm.QueryMiddleware(config(services.a))
-    qm.close()
-    qm.reload(config(services.b))
-    assert count_new(is_open_client, before) == 0
-    assert not qm.ready()
 
 
 # --- the own store --------------------------------------------------------------------------------
@@ -516,13 +431,3 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
     qm.close()
     assert count_new(is_open_client, open_before) == 0
     assert len(set(threading.enumerate()) - threads_before) < 40
-
-
-def test_many_reload_at_once() -> None:
-    qm = qtm.QueryMiddleware()
-    wrapped = qm.wrap(search)
-    with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(qm.reload, {"topK": 1 + number % 9}) for number in range(200)]:
-            done.result()
-    assert 1 <= qm.settings.top_k <= 9
-    assert wrapped.retrieve(QUERY).status == "full"

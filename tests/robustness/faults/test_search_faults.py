@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -74,13 +73,6 @@ def test_below_min_successes_the_original_stands_alone(
     assert day.retrieval.degradations[-1].detail == f"{3 - len(broken)} of 3 searches succeeded"
 
 
-def test_min_successes_of_one_merges_a_single_success(caller: Caller, service: ModelServer) -> None:
-    config = transforming("decompose", fusion={"minSuccesses": 1})
-    day = caller.ask(config, respond=failing(*SUBS[:2]))
-    assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[2]]
-    assert day.reasons == [("search.sub_query", "failed")] * 2
-
-
 @pytest.mark.parametrize(
     "error", [Unlucky("no index"), Busy(), OSError("gone"), KeyError("namespace")], ids=repr
 )
@@ -130,66 +122,6 @@ def test_a_function_that_refuses_many_candidates_is_asked_as_the_caller_asked(
         "keyword_evidence",
         f"the function rejects {WIDE} candidates",
     ) in day.retrieval.trace.notes
-
-
-def rows(*scores: Any) -> list[dict[str, Any]]:
-    return [
-        {"id": f"p{i}", "score": score, "metadata": {"text": f"passage {i}"}}
-        for i, score in enumerate(scores)
-    ]
-
-
-RESPONSES: dict[str, Any] = {
-    "nothing": [],
-    "one": rows(0.5),
-    "no scores": [
-        {"id": "a", "metadata": {"text": "health of Jaco"}},
-        {"id": "b", "metadata": {"text": "food"}},
-    ],
-    "scores None": rows(None, None, None),
-    "scores NaN": rows(float("nan"), 0.5, float("nan")),
-    "scores infinite": rows(float("inf"), 0.5, float("-inf")),
-    "scores text": rows("high", "low"),
-    "all equal": rows(0.5, 0.5, 0.5),
-    "unsorted": rows(0.1, 0.9, 0.5),
-    "rising": rows(0.1, 0.5, 0.9),
-    "huge": rows(1e308, 1e308, -1e308),
-    "no text": [{"id": "a", "score": 0.9}, {"id": "b", "score": 0.5}],
-    "no ids": [{"text": "Jaco eats", "score": 0.9}, {"text": "Jaco sleeps", "score": 0.5}],
-    "strings": ["Jaco has no health concerns", "Jaco eats dry food"],
-    "pairs": [("a", 0.9), ("b", 0.5)],
-    "None": None,
-}
-
-
-@pytest.mark.parametrize("name", RESPONSES)
-@pytest.mark.parametrize("kind", ["none", "decompose"])
-def test_any_list_comes_back_in_its_own_shape(
-    name: str, kind: str, caller: Caller, service: ModelServer
-) -> None:
-    given = RESPONSES[name]
-    before = copy.deepcopy(given)
-    day = caller.ask(transforming(kind), respond=lambda query, top_k: given)
-    assert day.error is None
-    assert day.retrieval.status == "full"
-    assert type(day.response) is type(given)
-    assert sorted(map(repr, day.response or [])) == sorted(map(repr, given or []))
-    assert len(day.retrieval.matches) == len(given or [])
-    assert repr(given) == repr(before)
-
-
-def test_lists_without_scores_are_fused_by_their_ranks(
-    caller: Caller, service: ModelServer
-) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        return [{"id": row["id"], "metadata": row["metadata"]} for row in search(query, top_k)]
-
-    day = caller.ask(transforming("decompose"), respond=respond)
-    assert (
-        "fusion",
-        "scores are missing or do not match the order; weighted_rrf is used instead",
-    ) in day.retrieval.trace.notes
-    assert {match.score for match in day.retrieval.matches} == {None}
 
 
 def test_a_passage_found_twice_comes_back_once(caller: Caller, service: ModelServer) -> None:

@@ -6,12 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.transforms import PROMPTS
-from tests.support.hostile_corpus import CORPUS, LONG, SHORT
+from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.hostile_world import prompts, strings, whole
 
 pytestmark = pytest.mark.thorough
@@ -39,22 +37,9 @@ def check(text: str) -> None:
             assert whole(shown) in {whole(it) for it in strings(given)}
 
 
-def test_the_corpus_is_as_large_and_as_varied_as_it_claims() -> None:
-    assert len({it.text for it in CORPUS}) > 390
-    assert len({it.id for it in CORPUS}) == len(CORPUS)
-    assert len({it.category for it in CORPUS}) == 19
-    assert sum(len(it.text) >= 90_000 for it in CORPUS) >= 40
-
-
 def test_no_text_of_the_corpus_reaches_the_instructions_and_all_of_it_arrives() -> None:
     for hostile in (*SHORT, *LONG[::12]):
         check(hostile.text)
-
-
-@settings(deadline=None)
-@given(st.text(st.characters(codec=None), max_size=60))
-def test_no_text_whatever_reaches_the_instructions(text: str) -> None:
-    check(text)
 
 
 @pytest.mark.parametrize("mode", PROMPTS)

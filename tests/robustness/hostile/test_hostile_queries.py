@@ -45,9 +45,3 @@ def test_every_text_of_the_corpus_keeps_the_laws() -> None:
 @given(ODD)
 def test_a_question_with_odd_white_space_keeps_the_laws(text: str) -> None:
     check(text)
-
-
-def test_an_apostrophe_before_any_white_space_goes_as_before_a_space() -> None:
-    for space in " \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f":
-        assert extract_keywords(f"the dogs'{space}bones").keywords == "dogs bones"
-        assert extract_keywords(f"as'{space}").keywords == "as"

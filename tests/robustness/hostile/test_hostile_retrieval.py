@@ -11,10 +11,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.testing import ScriptedModel
-from tests.support.hostile_corpus import CORPUS, LONG, SHORT
+from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.hostile_world import replies, smuggling
 
 pytestmark = pytest.mark.thorough
@@ -115,10 +113,6 @@ def rows(text: str) -> list[dict[str, Any]]:
     return made
 
 
-def told(prompt: Prompt, *, said: str, otherwise: str) -> str:
-    return said if prompt.mode == "answer" else otherwise
-
-
 def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_record_a_line(
     tmp_path: Path,
 ) -> None:
@@ -152,28 +146,3 @@ def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_
     lines = log.read_bytes().split(b"\n")
     assert lines[-1] == b""
     assert len([json.loads(line) for line in lines[:-1]]) == count
-
-
-def test_a_function_that_is_left_as_it_is_returns_the_very_same_for_any_query() -> None:
-    off = {
-        "preprocess": {"enabled": False},
-        "keywordEvidence": {"enabled": False},
-        "transformationType": "none",
-    }
-    with qtm.QueryMiddleware(off) as middleware:
-        wrapped = middleware.wrap(lambda query, top_k=3: [query, top_k])
-        for hostile in CORPUS:
-            assert wrapped(hostile.text) == [hostile.text, 3]
-
-
-def test_an_own_store_keeps_and_finds_any_text_by_any_words(tmp_path: Path) -> None:
-    texts = [hostile.text for hostile in (*SHORT, *LONG[::8])]
-    passages = [
-        Passage(f"p{number}", text, {"title": text[:1_000]})
-        for number, text in enumerate(texts)
-        if text.strip()
-    ]
-    with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=2) as store:
-        store.write(zip(passages, [[1.0, 0.5]] * len(passages), strict=True))
-        kept = {record["id"] for text in texts for record in store.keyword_search(text[:8_000], 5)}
-    assert kept <= {passage.id for passage in passages}

@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from qtmiddleware.kit.cli.output import PlainConsole, write_note, write_report
-from qtmiddleware.kit.evaluation import Report
+from qtmiddleware.kit.cli.output import PlainConsole, write_note
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
+from qtmiddleware.runtime.control_characters import escape_hidden
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import INDEX, environ
@@ -51,15 +50,6 @@ def nothing_acts(ended: Ended) -> None:
     assert "Traceback" not in ended.err
 
 
-@settings(deadline=None)
-@given(st.text(st.characters(codec=None)) | st.text(st.characters(max_codepoint=0xA0)))
-def test_no_text_holds_anything_a_terminal_obeys_and_json_says_the_same(text: str) -> None:
-    assert not ACTS.search(escape_hidden(text))
-    written = json.dumps([text, {text: text}], ensure_ascii=False)
-    assert json.loads(escape_json(written)) == json.loads(written)
-    assert not ACTS.search(escape_json(written))
-
-
 def test_a_console_shows_any_text_as_it_is_but_for_what_a_terminal_obeys() -> None:
     for hostile in (*SHORT, LONG[-5]):
         text = hostile.text.encode("utf-8", "replace").decode()
@@ -75,16 +65,6 @@ def test_a_console_shows_any_text_as_it_is_but_for_what_a_terminal_obeys() -> No
         table.add_row(text[:50])
         console.print(table)
         assert not ACTS.search(file.getvalue())
-
-
-def test_keywords_of_hostile_questions_are_one_harmless_line_each(qtm: Run) -> None:
-    ended = qtm("transform", "-t", "none", text="\n".join(LINES).encode())
-    assert ended.code == 0, ended.err
-    nothing_acts(ended)
-    assert ended.out.count("\npreprocessed: ") == len(LINES)
-    ended = qtm("transform", "-t", "none", "--json", text="\n".join(LINES).encode())
-    nothing_acts(ended)
-    assert [row["query"] for row in json.loads(ended.out)] == [line.rstrip("\r") for line in LINES]
 
 
 def test_what_a_model_writes_into_variants_is_shown_harmlessly(
@@ -201,25 +181,3 @@ def test_a_note_stays_one_line_whatever_stands_in_it(
 ) -> None:
     write_note(text)
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: Path) -> None:
-    documents = tmp_path / "docs"
-    documents.mkdir()
-    names = [line.replace("/", "_")[:60] for line in LINES if "\x00" not in line]
-    for number, name in enumerate(names[::9]):
-        (documents / f"{number}{name}.txt").write_bytes(
-            b"A vet is a doctor of dogs. " * 3 if number % 5 else b""
-        )
-    (documents / "x\x1b]0;title\x07\u202e.pdf").write_bytes(b"no PDF")
-    ended = qtm("ingest", str(documents))
-    nothing_acts(ended)
-    assert ended.code == 0, ended.err
-
-
-def test_the_json_of_a_report_says_the_same_without_what_acts_on_a_terminal(tmp_path: Path) -> None:
-    said = {"name": "a\x9b31m\u202egnp.exe\x1b]0;title\x07 \ud800"}
-    write_report(tmp_path / "report.json", Report("", "", "", (), (), ""), said)
-    written = (tmp_path / "report.json").read_text(encoding="utf-8")
-    assert not ACTS.search(written)
-    assert json.loads(written) == said

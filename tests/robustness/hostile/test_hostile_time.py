@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from qtmiddleware.preprocessing import find_protected_spans, preprocess
 from tests.robustness.hostile.text_readers import FUNCTIONS, PUMPS
 
 pytestmark = pytest.mark.thorough
@@ -47,49 +46,3 @@ KNOWN = {
 def test_what_once_took_the_square_of_its_length_is_read_to_its_end(name: str) -> None:
     *attack, function = KNOWN[name]
     FUNCTIONS[function](make_long(*attack))  # type: ignore[arg-type]
-
-
-NASTY = [
-    "'",
-    "a-",
-    "(",
-    ")",
-    "a.b.",
-    '"',
-    "“",
-    "http://",
-    "a'",
-    "1.",
-    "@",
-    "/",
-    "\\",
-    "a=",
-    "--",
-    "<a",
-    "É",
-    "a@",
-    "`",
-]
-NASTY += [
-    "can you tell me ",
-    "the who ",
-    "A ",
-    "Will ",
-    "?.",
-    "\u0301",
-    "c'",
-    "l'qu'",
-    "1-",
-    "x::",
-    "😀",
-    "' a",
-    "'a ",
-]
-
-
-@pytest.mark.parametrize("pattern", NASTY)
-def test_a_long_question_of_one_pattern_is_preprocessed(pattern: str) -> None:
-    text = pattern * (30_000 // len(pattern))
-    assert preprocess(text)
-    assert preprocess(text, language="fr")
-    find_protected_spans(text)

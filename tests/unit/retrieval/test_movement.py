@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import SYSTEMS
-from qtmiddleware.retrieval.movement import Movements, explain_movement, format_ordinal
+from qtmiddleware.retrieval.movement import Movements, explain_movement
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Match, Retrieval
+from qtmiddleware.types import Retrieval
 from tests.support.retrieval_world import PASSAGES, QUERY, scripted, search
 
 
@@ -110,18 +110,6 @@ def test_what_nothing_was_done_with_stays_where_it_is() -> None:
     assert [it.change for it in explain_movement(blank).passages] == [0, 0, 0, 0]
 
 
-def test_lists_in_turn_tell_a_passage_once() -> None:
-    settings = {
-        "transformationType": "rewrite",
-        "escalation": "always",
-        "fusion": {"method": "concat"},
-    }
-    _, moved = move(settings)
-    assert len(moved.passages) == 4
-    assert moved.passages[0].why == "stays 1st"
-    assert len({it.match.id for it in moved.passages}) == 4
-
-
 def test_chunks_that_share_an_id_are_followed_each_by_itself() -> None:
     def chunks(query: str, top_k: int = 2) -> list[dict[str, Any]]:
         texts = ["A chunk about cats", "Jaco has no health concerns", "Another one"]
@@ -173,15 +161,6 @@ def test_whatever_is_found_every_passage_of_both_lists_is_told_once(
     assert both == {it.id for it in plain}
 
 
-def test_a_list_of_matches_that_somebody_made_will_do() -> None:
-    found = retrieve(search, SYSTEMS["rules"])
-    before = [Match("vet", "__default__", 0.5, text=PASSAGES["vet"]), Match("gone", "", None)]
-    moved = explain_movement(found, before)
-    assert [it.before for it in moved.passages] == [None] * 4
-    assert [it.match.id for it in moved.dropped] == ["vet", "gone"]
-    assert moved.dropped[1].why.startswith("was 2nd, no search found it and out of the 4 shown")
-
-
 def test_a_passage_that_its_metadata_moved_is_told_so_everywhere() -> None:
     months = [f"{year}-{month:02}" for year in (2024, 2025) for month in range(1, 13)]
     rows = [
@@ -205,8 +184,3 @@ def test_a_passage_that_its_metadata_moved_is_told_so_everywhere() -> None:
         assert reason in found._repr_html_()
         tool = json.loads(wrapped.as_tool(collection="news").run(question, top_k=1))
         assert tool["results"][0]["why"] == why
-
-
-def test_places_are_said_as_people_say_them() -> None:
-    said = [format_ordinal(place) for place in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
-    assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]

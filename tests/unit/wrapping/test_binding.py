@@ -8,10 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pinecone import Pinecone, SearchQuery
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -285,18 +282,6 @@ def test_every_usual_name_of_the_number_is_known_in_any_spelling(name: str) -> N
     check_calls(f"query, {name}=4", "Q", f"query=Q, {name}=W")
 
 
-@pytest.mark.parametrize("top_k", [None, "4", 2.5, True])
-def test_a_number_that_is_none_is_passed_on(top_k: Any) -> None:
-    check_calls("query, top_k=4", f"Q, {top_k!r}", f"query=Q, top_k={top_k!r}")
-
-
-def test_numbers_of_numpy_and_numbers_beyond_the_width_count() -> None:
-    search, seen = make_function("query, top_k=4")
-    wrapped = qtm.QueryMiddleware().wrap(search)
-    assert [len(wrapped(QUERY, top_k)) for top_k in (np.int64(3), WIDE + 1)] == [3, WIDE + 1]
-    assert [call["top_k"] for call in seen] == [WIDE, WIDE + 1]
-
-
 class Fixed:
     @property
     def limit(self) -> int:
@@ -315,26 +300,6 @@ def test_a_number_that_cannot_be_read_or_changed_is_passed_on(options: Any) -> N
     qm.wrap(search, top_k_arg="options.limit")(QUERY, options)
     assert sorted(call["query"] for call in seen) == [QUERY, REWRITE]
     assert all(type(call["options"]) is type(options) for call in seen)
-
-
-@settings(max_examples=30)
-@given(
-    query=st.text(min_size=1, max_size=30).filter(lambda text: not text.isspace()),
-    rest=st.dictionaries(st.sampled_from(["filter", "fields"]), st.lists(st.integers())),
-    form=st.sampled_from(["inputs", "query", "positional"]),
-)
-def test_everything_else_arrives_as_the_very_same_objects(
-    query: str, rest: dict[str, Any], form: str
-) -> None:
-    search, seen = make_function("*, namespace, inputs=None, query=None, top_k=3, **rest")
-    nested = {"inputs": {"text": query}}
-    call = {"inputs": nested, "query": {"query": nested}}.get(form, {})
-    call = nested if form == "inputs" else call
-    args = (query,) if form == "positional" else ()
-    qtm.QueryMiddleware().wrap(search)(*args, namespace="n", **call, **rest)
-    assert seen[0]["namespace"] == "n"
-    assert all(seen[0]["rest"][name] is value for name, value in rest.items())
-    assert (seen[0]["inputs"] or seen[0]["query"]["inputs"])["text"] == query
 
 
 # --- what is unclear or impossible ----------------------------------------------------------------

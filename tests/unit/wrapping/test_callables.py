@@ -13,8 +13,6 @@ import pytest
 import qtmiddleware as qtm
 from tests.support.wrapping_world import (
     QUERY,
-    REWRITE,
-    WIDE,
     atraced,
     ids,
     middleware,
@@ -222,21 +220,6 @@ def test_a_class_method_is_called_on_the_class_it_was_asked_of() -> None:
     assert marks(asyncio.run(sub.aclass_outside(QUERY))) == {Sub}
 
 
-def test_a_subclass_overrides_and_reaches_the_wrapped_method() -> None:
-    sub = Sub()
-    response = sub.method(QUERY)
-    assert ids(response) == ["near", "far"]
-    assert marks(response) == {sub}
-    assert all(row["sub"] for row in response)
-
-
-def test_two_lookups_of_one_method_are_equal() -> None:
-    one, two = Service(), Service()
-    assert one.method == one.method
-    assert hash(one.method) == hash(one.method)
-    assert one.method != two.method
-
-
 def test_what_is_no_method_is_not_bound_by_a_class() -> None:
     service = Service()
 
@@ -252,34 +235,10 @@ def test_what_is_no_method_is_not_bound_by_a_class() -> None:
         assert marks(shelf.bound(QUERY)) == {service}
 
 
-def test_a_partial_method_of_a_wrapped_one_is_bound() -> None:
-    class Shelf:
-        @qm.wrap
-        def search(self, collection: str, query: str, top_k: int = 4) -> Any:
-            return rows(collection)
-
-        dogs = functools.partialmethod(search, "dogs")
-
-    assert marks(Shelf().dogs(QUERY)) == {"dogs"}
-    assert ids(Shelf().dogs(query=QUERY)) == ["near", "far"]
-
-
 def test_attributes_and_methods_of_what_is_wrapped_are_reachable() -> None:
     search = qm.wrap(Finder(index="dogs"))
     assert (search.index, search.close()) == ("dogs", "closed")
     assert not hasattr(search, "no_such_attribute")
-
-
-def test_wrapping_twice_keeps_both_configurations() -> None:
-    asked: list[tuple[str, int]] = []
-
-    @qtm.middleware(config={"keywordEvidence": {"candidates": 20}})
-    def search(query: str, top_k: int = 4) -> Any:
-        asked.append((query, top_k))
-        return rows()
-
-    ids(qm.wrap(search)(QUERY, top_k=2))
-    assert sorted(asked) == sorted([(QUERY, WIDE), (REWRITE, WIDE)])
 
 
 @pytest.mark.parametrize(

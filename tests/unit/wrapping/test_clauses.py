@@ -80,14 +80,6 @@ def test_what_is_written_plain_has_no_syntax_and_loses_no_word(text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["What is Nike's strategy?", "state-of-the-art dogs", "C+ and B-", "and or not", "3.5 % café"],
-)
-def test_plain_text_has_no_syntax(text: str) -> None:
-    assert read_question([QueryStringQuery(query=text)]) == text
-
-
-@pytest.mark.parametrize(
     "value",
     [
         *(None, [], "text", 3, iter([{"type": "text"}]), {"type": "text", "query": "a"}),

@@ -29,12 +29,6 @@ def test_the_clock_decides_what_last_year_is_in_its_own_time_zone() -> None:
         assert wrapped("the limit last year")[0]["id"] == first
 
 
-def test_without_a_clock_the_time_of_this_machine_counts() -> None:
-    year = datetime.now().astimezone().year
-    notes = qtm.QueryMiddleware().wrap(search).retrieve("the limit last year").trace.notes
-    assert any(stage == "dates" and str(year - 1) in said for stage, said in notes)
-
-
 def _raise() -> datetime:
     raise OSError("no time")
 
@@ -44,14 +38,3 @@ def test_a_clock_that_fails_is_said_and_the_call_goes_on(clock: Callable[[], Any
     found = qtm.QueryMiddleware(clock=clock).wrap(search).retrieve("the current limit last year")
     assert found.matches[0].id == "old"
     assert [(it.stage, it.reason) for it in found.degradations] == [("clock", "failed")]
-
-
-def test_a_clock_is_not_asked_for_questions_without_such_a_word() -> None:
-    found = qtm.QueryMiddleware(clock=_raise).wrap(search).retrieve("the limit in 2025")
-    assert found.status == "full"
-    assert found.matches[0].id == "new"
-
-
-def test_a_clock_that_cannot_be_called_is_refused() -> None:
-    with pytest.raises(qtm.ConfigError, match="clock must be a function, not datetime"):
-        qtm.QueryMiddleware(clock=datetime.now(UTC))  # type: ignore[arg-type]

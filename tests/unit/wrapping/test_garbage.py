@@ -12,7 +12,7 @@ import pytest
 
 from qtmiddleware import QueryMiddleware
 from qtmiddleware.testing import ScriptedModel
-from tests.support.waiting import await_until, wait_until
+from tests.support.waiting import wait_until
 
 QUESTION = "What does the harbour charge for a berth?"
 VARIANTS = ["How much is a berth in the harbour?", "Which fees does the port take for mooring?"]
@@ -82,18 +82,3 @@ def test_the_error_of_a_search_is_freed_with_its_call(
         assert down == [QUESTION]
     # A thread may still be on its way out of its last search.
     wait_until(index.has_freed_all)
-
-
-@pytest.mark.parametrize(
-    "down", [VARIANTS[:1], VARIANTS, [QUESTION]], ids=["a variant", "all variants", "question"]
-)
-async def test_the_error_of_an_awaited_search_is_freed_with_its_call(
-    middleware: QueryMiddleware, down: list[str]
-) -> None:
-    index = Index(down)
-    search = middleware.wrap(index.asearch)
-    try:
-        await search(QUESTION)
-    except Down:
-        assert down == [QUESTION]
-    await await_until(index.has_freed_all)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import time
 import warnings
 from collections.abc import Sequence
 from threading import Lock
@@ -25,7 +23,6 @@ from tests.support.retrieval_world import (
     kinds,
     reasons,
     scripted,
-    search,
     transforming,
 )
 
@@ -133,31 +130,6 @@ def test_a_function_of_one_text_gets_each_text_once(way: Way, is_async: bool) ->
 
 
 @every_way
-def test_what_embeds_nothing_is_an_error_that_says_what_is_expected(way: Way) -> None:
-    with pytest.raises(
-        qtm.EmbeddingError,
-        match="must return a vector of numbers per text, not NoneType",
-    ):
-        retrieved(way, lambda it: None, {})
-
-
-@every_way
-def test_the_time_of_embedding_is_a_stage_of_the_question_and_one_of_its_variants(way: Way) -> None:
-    def embed(texts: list[str]) -> list[list[float]]:
-        time.sleep(0.02)
-        return [vector(text) for text in texts]
-
-    stages = retrieved(way, embed, transforming("decompose"))[0].trace.stages
-    own, variants = sorted((it for it in stages if it.name == "embed"), key=lambda it: it.detail)
-    (search,) = [it for it in stages if it.name == "search.original"]
-    assert [it.detail for it in (own, variants)] == ["original", "variants"]
-    assert min(own.ms, variants.ms) >= 20
-    # The question's is part of its search, as it would be in a function of one's own.
-    assert search.started_ms <= own.started_ms
-    assert own.ms <= search.ms
-
-
-@every_way
 def test_an_embedding_that_fails_for_the_original_is_raised_as_it_is(way: Way) -> None:
     error = RuntimeError("no model")
 
@@ -195,25 +167,6 @@ def test_distances_are_fused_the_right_way_round(way: Way) -> None:
 
 
 # --- responses only the caller knows --------------------------------------------------------------
-
-
-def write(_: Any, items: Sequence[Any]) -> Any:
-    return items
-
-
-@pytest.mark.parametrize("options", [{"read": list}, {"write": write}], ids=["read", "write"])
-def test_reading_and_writing_belong_together(options: dict[str, Any]) -> None:
-    with pytest.raises(qtm.WrapError, match="must be passed together"):
-        Way("sync").wrap(**options)
-
-
-@every_way
-def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> None:
-    page = object()
-    searched = way.wrap(lambda query, top_k: page, read=lambda page: "text", write=write)
-    retrieval = searched.retrieve(QUERY)
-    assert retrieval.response is page
-    assert reasons(retrieval) == [("response", "unreadable")]
 
 
 # --- a set-up that nothing can be improved with ---------------------------------------------------
@@ -261,15 +214,6 @@ def test_a_function_whose_results_cannot_be_improved_is_warned_of_once_at_the_us
     ]
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
-def test_a_warning_that_is_made_an_error_costs_nobody_the_result(name: str) -> None:
-    response, _ = UNUSABLE[name]
-    searched = Way("sync").wrap(lambda query, top_k: response)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert searched.call(QUERY) == response
-
-
 @every_way
 @pytest.mark.parametrize("name", TEXTLESS)
 def test_passages_without_a_text_are_fetched_once_and_not_on_every_call(
@@ -282,39 +226,4 @@ def test_passages_without_a_text_are_fetched_once_and_not_on_every_call(
     assert [top_k for _, top_k in searched.calls] == [WIDE, 2, 2]
 
 
-@every_way
-def test_once_a_passage_held_a_text_more_of_them_are_fetched_for_good(way: Way) -> None:
-    withheld = [True, True, False, True, False]
-
-    def respond(query: str, top_k: int) -> Any:
-        bare = withheld.pop(0)
-        return [
-            {"id": row["id"], "score": row["score"]} if bare else row
-            for row in search(query, top_k)
-        ]
-
-    searched = way.wrap(respond)
-    for _ in range(5):
-        searched.retrieve(QUERY)
-    assert [top_k for _, top_k in searched.calls] == [WIDE, 4, 4, WIDE, WIDE]
-
-
 # --- asking the model alone -----------------------------------------------------------------------
-
-
-async def test_an_asynchronous_embed_is_awaited_in_the_callers_loop_whatever_function_is_wrapped() -> (
-    None
-):
-    loops: list[Any] = []
-
-    async def embed(text: str) -> list[float]:
-        loops.append(asyncio.get_running_loop())
-        return [float(len(text)), 1.0]
-
-    search = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted)).wrap(
-        lambda vector, top_k=1: [{"id": "a", "score": 0.5, "text": "one"}], embed=embed
-    )
-    retrieval = await search.aretrieve(QUERY)
-    assert retrieval.status == "full"
-    assert len(loops) == 3
-    assert set(loops) == {asyncio.get_running_loop()}

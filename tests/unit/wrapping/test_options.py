@@ -31,20 +31,6 @@ TAKERS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
-@pytest.mark.parametrize("name", ["", "xyzzy", "x" * 99, "\ud800"])
-def test_an_option_that_nobody_knows_is_a_type_error(take: Callable[..., Any], name: str) -> None:
-    with pytest.raises(TypeError, match=r"has no option .*; its options are"):
-        take(**{name: None})
-
-
-async def test_an_awaited_call_refuses_it_too() -> None:
-    with pytest.raises(
-        TypeError, match=r"atransform\(\) has no option 'histroy'; did you mean history\?"
-    ):
-        await qm.atransform("a question", histroy=[])
-
-
 @pytest.mark.parametrize(
     ("taker", "name", "meant"),
     [
@@ -100,20 +86,3 @@ def test_a_key_is_sent_to_the_environment_and_not_repeated() -> None:
     with pytest.raises(TypeError, match="in the environment") as caught:
         middleware(search, api_key="sk-strayed0123456789")
     assert "strayed" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["balanced", {"transformationType": "rewrite"}, qtm.Config.load(None)],
-    ids=["preset", "mapping", "config"],
-)
-def test_a_config_in_place_of_the_function_is_refused_with_what_to_write(
-    given: Any,
-) -> None:
-    with pytest.raises(TypeError) as caught:
-        middleware(given)
-    kind = type(given).__name__
-    assert (
-        str(caught.value)
-        == f"middleware() must be given a function, not {kind}; pass it as config="
-    )

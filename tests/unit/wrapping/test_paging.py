@@ -116,13 +116,6 @@ def test_a_page_is_found_wherever_it_is_passed(
     assert find_width(signature, *args, **kwargs) == (4 if page else WIDE, page)
 
 
-def test_a_partials_page_is_one_and_the_question_and_the_number_are_none() -> None:
-    page = find_width("query, limit=4, page=0", wrap="partial(search, page=3)")
-    assert page == (4, "page")
-    named = "search; query_arg='page', top_k_arg='limit'"
-    assert find_width("page, limit=4", wrap=named) == (WIDE, "")
-
-
 # --- what comes of it -----------------------------------------------------------------------------
 
 
@@ -227,14 +220,6 @@ def test_any_keywords_are_remembered_by_the_function_alone() -> None:
     assert limits == [WIDE, 5, 5, WIDE]
 
 
-def test_an_answer_has_no_pages() -> None:
-    calls = Calls()
-    qm = qtm.QueryMiddleware({"limits": PATIENT}, client=ScriptedModel("He is well. [1]"))
-    answer = qm.wrap(calls.search).answer(QUERY)
-    assert calls.seen == [(QUERY, WIDE, 0)]
-    assert answer.status == "full"
-
-
 # --- what is said of it ---------------------------------------------------------------------------
 
 
@@ -256,21 +241,3 @@ def test_it_is_said_in_each_result_and_logged_once_for_a_function(
     assert "paged" in repr(found[0])
     assert NOTE in found[0].trace.notes
     assert caplog.messages == [f"Calls.search(): {DETAIL}, with page_arg='offset' if it does"]
-
-
-def test_a_page_that_is_named_is_as_asked_and_only_noted(caplog: pytest.LogCaptureFixture) -> None:
-    calls = Calls([*ROWS[:4], ROWS[0]])
-    found = middleware().wrap(calls.search, page_arg="offset").retrieve(QUERY)
-    assert (found.status, found.degradations, caplog.messages) == ("full", (), [])
-    assert NOTE in found.trace.notes
-    assert calls.seen == [(QUERY, 5, 0)]
-    assert Counter(row["id"] for row in found.response) == Counter("01230"), "repeats stay"
-
-
-def test_a_parameter_that_is_no_page_is_declined(caplog: pytest.LogCaptureFixture) -> None:
-    calls = Calls()
-    found = middleware().wrap(calls.search, page_arg=False).retrieve(QUERY, offset=0)
-    assert calls.seen == [(QUERY, WIDE, 0)]
-    assert found.matches[0].id == str(PLANTED)
-    assert (found.status, caplog.messages) == ("full", [])
-    assert [stage for stage, _ in found.trace.notes] == ["keyword_evidence"]

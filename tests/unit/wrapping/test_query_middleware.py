@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 import qtmiddleware as qtm
@@ -18,7 +17,6 @@ from tests.support.retrieval_world import (
     FOLLOW_UP,
     HISTORY,
     QUERY,
-    REPLIES,
     Way,
     kinds,
     scripted,
@@ -84,17 +82,6 @@ def test_an_error_says_what_the_settings_were_given_to() -> None:
             give({"topk": 4})
 
 
-def test_the_settings_of_a_middleware_hold_for_transform_and_preprocess() -> None:
-    qm = qtm.QueryMiddleware(
-        {"preprocess": {"extraWords": ["health"]}}, client=ScriptedModel(scripted)
-    )
-    assert qm.preprocess(QUERY) == "jaco concerns"
-    assert (
-        qm.transform(QUERY, config={"transformationType": "hyde"}).hyde == REPLIES["hyde"]["hyde"]
-    )
-    assert qm.transform(QUERY).is_empty
-
-
 # --- clients --------------------------------------------------------------------------------------
 
 
@@ -105,18 +92,6 @@ def test_what_is_no_client_is_refused(client: Any) -> None:
     with pytest.raises(qtm.ConfigError) as caught:
         qtm.QueryMiddleware(client=client)
     assert caught.value.path == "client"
-
-
-def test_without_a_key_the_rules_work_and_the_model_is_told_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    retrieval = qtm.QueryMiddleware(transforming("rewrite")).wrap(plain).retrieve(QUERY)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [
-        ("transform.rewrite", "unauthorized")
-    ]
-    assert retrieval.response == qtm.middleware(plain)(QUERY)
 
 
 class Closing(ScriptedModel):
@@ -146,13 +121,6 @@ async def test_a_middleware_closes_its_model_at_the_end_of_its_async_block() -> 
     assert model.aclosed == 1
 
 
-async def test_a_client_that_was_given_stays_open() -> None:
-    with openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9/v1") as client:
-        qtm.QueryMiddleware(client=client).close()
-        await qtm.QueryMiddleware(client=client).aclose()
-        assert not client.is_closed()
-
-
 # --- transform ------------------------------------------------------------------------------------
 
 
@@ -172,18 +140,6 @@ def rewrite_of(prompt: Prompt) -> Any:
     return {"rewrite": f"{prompt.query} in other words"}
 
 
-def test_one_question_gives_one_transformation(transformed: Any) -> None:
-    made = transformed(
-        qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(scripted)), QUERY
-    )
-    assert made == qtm.Transformation(
-        rewrite=REPLIES["combined"]["rewrite"],
-        step_back=REPLIES["combined"]["step_back"],
-        sub_queries=tuple(REPLIES["combined"]["sub_queries"]),
-        hyde=REPLIES["combined"]["hyde"],
-    )
-
-
 def test_several_questions_keep_their_number_and_order(transformed: Any) -> None:
     queries = [f"What is number{number} about?" for number in range(20)]
     queries[3], queries[17] = "What is bad about it?", "Hello!"
@@ -197,15 +153,6 @@ def test_several_questions_keep_their_number_and_order(transformed: Any) -> None
     assert made[3].notes == (("transform.rewrite", "refused"),)
     assert made[17].notes == ()
     assert len(model.prompts) == 19
-
-
-def test_a_question_that_cannot_be_transformed_is_empty_and_says_why(transformed: Any) -> None:
-    qm = qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(ModelError("rate_limited")))
-    made = transformed(qm, QUERY)
-    assert made.is_empty
-    assert made.notes == tuple(
-        (f"transform.{mode}", "rate_limited") for mode in ("rewrite", "stepback", "decompose")
-    )
 
 
 def test_a_follow_up_is_transformed_with_its_history(transformed: Any) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -184,15 +182,6 @@ def test_every_step_of_a_hybrid_search_stands_there_with_titles_and_scores(
     assert not any("text a" in it for it in strings(entry))
 
 
-def test_a_passage_without_id_or_score_is_recorded_without() -> None:
-    entry = build_record(
-        retrieval(keys=(("", "\0the passage itself"),), scores=(None,), metadata={})
-    )
-    row = {"id": None, "namespace": ""}
-    assert entry["retrieval_steps"]["fusion"] == entry["retrieval_steps"]["final"] == [row]
-    assert entry["retrieval_steps"]["searches"][0]["found"] == [row]
-
-
 # --- what it does not hold ------------------------------------------------------------------------
 
 
@@ -239,21 +228,6 @@ def test_metadata_is_not_recorded_but_for_a_title_a_url_and_a_source() -> None:
     }
 
 
-def secret_out(text: str) -> str:
-    return text.replace("Jaco", "[name]")
-
-
-def test_what_redact_makes_of_the_texts_is_what_is_written(path: Path) -> None:
-    QueryLog(path, redact=secret_out).append_record(retrieval())
-    (entry,) = log_lines(path)
-    assert entry["queries"] == ["What about [name]?"]
-    assert [it["text"] for it in entry["variants"]] == [
-        "What about [name]?",
-        "What about [name]? rewritten",
-    ]
-    assert b"Jaco" not in path.read_bytes()
-
-
 def raises(text: str) -> str:
     raise ValueError(f"no luck with {text}")
 
@@ -285,27 +259,6 @@ def test_where_redact_fails_hashes_are_written_and_it_is_told_without_the_text(
     assert "Jaco" not in failure.detail
 
 
-def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> None:
-    def interrupted(text: str) -> str:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        QueryLog(path, redact=interrupted).append_record(retrieval())
-    assert not path.exists()
-
-
-def test_redact_is_not_asked_where_texts_are_hashed_anyway(path: Path) -> None:
-    QueryLog(path, texts="none", redact=raises).append_record(retrieval())
-    assert log_lines(path)[0]["queries"] == [hash_text("What about Jaco?")]
-
-
-@given(st.text(st.characters()), st.sampled_from([raises, lambda text: None]))
-def test_no_text_comes_through_a_redact_that_fails(text: str, redact: Any) -> None:
-    writer = TextWriter(redact)
-    assert writer.prepare_text(text) == hash_text(text)
-    assert writer.failure
-
-
 @given(st.text(), st.text(min_size=1))
 def test_no_keyword_outlives_the_word_it_was_made_of(before: str, secret: str) -> None:
     query = f"{before} {secret}"
@@ -316,25 +269,6 @@ def test_no_keyword_outlives_the_word_it_was_made_of(before: str, secret: str) -
 
 
 # --- odd values -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "metadata", [{"title": object(), "url": b"x"}, {"title": {1, 2}}, {"source": float("nan")}]
-)
-def test_metadata_that_is_no_text_is_left_out(metadata: dict[str, Any], path: Path) -> None:
-    QueryLog(path).append_record(retrieval(metadata=metadata))
-    (entry,) = log_lines(path)
-    assert entry["retrieval_steps"]["final"][0] == {"id": "1", "namespace": "ns", "score": 0.9}
-
-
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")], ids=str)
-def test_every_line_is_json_that_any_reader_takes(score: float, path: Path) -> None:
-    QueryLog(path).append_record(retrieval(scores=(score, 0.5)))
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -350,15 +284,6 @@ def test_any_text_is_one_line(path: Path, query: str, title: str) -> None:
 
 
 # --- the file -------------------------------------------------------------------------------------
-
-
-def test_the_file_is_its_owners_alone(path: Path) -> None:
-    before = os.umask(0)
-    try:
-        QueryLog(path).append_record(retrieval())
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_sixteen_threads_write_whole_lines(path: Path) -> None:

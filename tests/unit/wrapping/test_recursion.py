@@ -8,9 +8,6 @@ from typing import Any, Final
 
 import pytest
 
-import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
-from tests.support.waiting import timeout_when
 from tests.support.wrapping_world import QUERY, ids, middleware, rows
 
 DEPTH: Final = 3
@@ -70,31 +67,6 @@ def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_a
     assert len(recursive.threads) <= 2
 
 
-@every_way
-def test_a_nested_retrieval_says_that_it_is_one(way: str) -> None:
-    recursive = Recursive("retrieve")
-    recursive.ask(way)
-    assert {(it.stage, it.reason) for found in recursive.found for it in found.degradations} == {
-        ("query", "nested")
-    }
-    assert all(found.response == rows() and len(found.matches) == 4 for found in recursive.found)
-
-
-def test_a_nested_question_is_answered_from_what_the_plain_function_finds() -> None:
-    answers: list[Any] = []
-    qm = qtm.QueryMiddleware({"transformationType": "none"}, client=ScriptedModel("Ill. [1]"))
-
-    @qm.wrap
-    def search(query: str, top_k: int = 4) -> Any:
-        if query == QUERY:
-            answers.append(search.answer(f"{query}+"))
-        return rows()
-
-    search(QUERY)
-    assert [it.text for it in answers] == ["Ill. [1]"]
-    assert answers[0].retrieval.degradations[0].reason == "nested"
-
-
 def test_another_wrapped_function_within_is_improved() -> None:
     inner = middleware().wrap(lambda query, top_k=4: rows())
     found: list[Any] = []
@@ -125,20 +97,3 @@ async def test_a_task_that_outlives_the_search_it_was_begun_in_is_nested_no_more
     await search(QUERY)
     go_on.set()
     assert (await later[0]).status == "full"
-
-
-async def test_a_search_that_hangs_on_does_not_make_the_callers_next_one_nested() -> None:
-    first = True
-
-    @middleware().wrap
-    async def search(query: str, top_k: int = 4) -> Any:
-        nonlocal first
-        if first:
-            first = False
-            await asyncio.sleep(600)
-        return rows()
-
-    with pytest.raises(TimeoutError):
-        async with timeout_when(lambda: not first):
-            await search(QUERY)
-    assert (await search.aretrieve(QUERY)).status == "full"

@@ -61,11 +61,3 @@ def test_a_redact_that_fails_lets_nothing_through(
     assert "mustermann" not in said.casefold()
     assert "sha256:" in said
     assert [it["id"] for it in retrieval.response] == ["a"]
-
-
-def test_the_decorator_takes_it_too(caplog: pytest.LogCaptureFixture) -> None:
-    decorated = qtm.middleware(redact=without_names)(search)
-    with caplog.at_level(logging.DEBUG, "qtmiddleware"):
-        decorated(QUERY)
-    assert "[name]" in caplog.text
-    assert "Mustermann" not in caplog.text

@@ -135,51 +135,6 @@ async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: boo
     assert [it["shadow"]["kept"] for it in records(log) if "shadow" in it] == [2]
 
 
-def test_a_function_of_vectors_is_searched_by_the_text_as_it_is(log: Path) -> None:
-    embedded: list[str] = []
-
-    def embed(texts: list[str]) -> list[list[float]]:
-        embedded.extend(texts)
-        return [[1.0, 0.0] for _ in texts]
-
-    def by_vector(vector: list[float], top_k: int = 3) -> list[dict[str, Any]]:
-        return search(str(vector), top_k)
-
-    qm = middleware(log)
-    assert ids(qm.wrap(by_vector, query_arg="vector", embed=embed)(QUERY)) == ["a", "b", "c"]
-    finished(qm, 1)
-    assert set(embedded) == {QUERY}
-
-
-def test_what_the_function_raises_is_the_callers_and_nothing_is_retrieved_then(log: Path) -> None:
-    def broken(query: str, top_k: int = 3) -> Any:
-        raise LookupError("no index")
-
-    qm = middleware(log)
-    with pytest.raises(LookupError, match="no index"):
-        qm.wrap(broken)(QUERY)
-    assert qm.health().shadow.running == 0
-    assert not log.exists()
-
-
-def test_a_search_that_fails_in_the_shadow_alone_is_counted_and_told_by_its_kind(
-    log: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    main = threading.get_ident()
-
-    def of_one_thread(query: str, top_k: int = 3) -> Any:
-        if threading.get_ident() != main:
-            raise RuntimeError(f"made in another thread: {query}")
-        return search(query, top_k)
-
-    qm = middleware(log)
-    with caplog.at_level(logging.INFO, "qtmiddleware"):
-        assert ids(qm.wrap(of_one_thread)(QUERY)) == ["a", "b", "c"]
-        wait_until(lambda: qm.health().shadow.failed == 1)
-        wait_until(lambda: "shadow retrieval failed: RuntimeError" in caplog.text)
-    assert QUERY not in caplog.text
-
-
 def test_work_that_piles_up_is_dropped_and_counted_and_told_in_the_log(log: Path) -> None:
     release = threading.Event()
     main = threading.get_ident()
@@ -197,14 +152,6 @@ def test_work_that_piles_up_is_dropped_and_counted_and_told_in_the_log(log: Path
     release.set()
     finished(qm, MOST_AT_ONCE)
     assert sum(it["shadow"]["dropped"] for it in records(log)) == 7
-
-
-def test_hooks_hear_of_what_the_caller_got_alone(log: Path) -> None:
-    heard: list[qtm.Retrieval] = []
-    qm = middleware(log)
-    qm.wrap(search, on_retrieval=heard.append).retrieve(QUERY)
-    finished(qm, 1)
-    assert [ids(it.response) for it in heard] == [["a", "b", "c"]]
 
 
 def test_one_call_may_leave_the_shadow_and_a_reload_ends_it(log: Path) -> None:

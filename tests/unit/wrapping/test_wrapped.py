@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from contextvars import ContextVar
-from threading import Barrier, Lock
 from typing import Any
 
 import pytest
@@ -27,7 +25,6 @@ from tests.support.retrieval_world import (
     search,
     transforming,
 )
-from tests.support.waiting import timeout_when
 
 visible: ContextVar[str] = ContextVar("visible", default="unset")
 
@@ -71,24 +68,6 @@ def test_the_keywords_are_those_of_preprocess_and_none_where_it_could_not_run(qu
 
 
 @every_way
-@pytest.mark.parametrize(
-    "query",
-    [" Jaco?\n", "JACO\u00a0\u2003?", "e\u0301 \u00e9", "\ud83d jaco", "a\x00b\r\n", "\ufeffjaco"],
-)
-def test_the_original_query_is_what_came_in(query: str, way: Way) -> None:
-    searched = way.wrap(config=transforming("rewrite"))
-    retrieval = searched.retrieve(query)
-    assert retrieval.original_query is query
-    assert query in searched.texts
-
-
-def test_a_fused_result_is_ordered_by_its_fused_scores() -> None:
-    retrieval = Way("sync").wrap(config=transforming("combined")).retrieve(QUERY, top_k=8)
-    scores = [match.fused_score or 0.0 for match in retrieval.matches]
-    assert scores == sorted(scores, reverse=True)
-
-
-@every_way
 @pytest.mark.parametrize("with_ids", [True, False], ids=["ids", "no ids"])
 def test_no_repr_shows_a_text(with_ids: bool, way: Way) -> None:
     def respond(query: str, top_k: int) -> Any:
@@ -113,24 +92,6 @@ def test_no_repr_shows_a_text(with_ids: bool, way: Way) -> None:
 
 
 # --- nothing is changed ---------------------------------------------------------------------------
-
-
-@every_way
-def test_what_the_function_returned_is_never_written_to(way: Way) -> None:
-    shared = {text: search(text, 8) for text in (QUERY, REPLIES["rewrite"]["rewrite"])}
-    before = copy.deepcopy(shared)
-    searched = way.wrap(lambda query, top_k: shared[query], config=transforming("rewrite"))
-    for _ in range(2):
-        retrieval = searched.retrieve(QUERY, top_k=2)
-        assert len(retrieval.response) == 2
-        assert retrieval.response is not shared[QUERY]
-    assert shared == before
-
-
-@every_way
-def test_a_result_that_stays_as_it_is_is_the_very_object(way: Way) -> None:
-    given = search(QUERY, 1)
-    assert way.wrap(lambda query, top_k: given).retrieve(QUERY).response is given
 
 
 def test_off_calls_the_plain_function_with_the_very_arguments() -> None:
@@ -204,30 +165,6 @@ def test_a_list_of_queries_is_retrieved_as_each_by_itself(is_async: bool) -> Non
 
 
 @both_ways
-def test_they_are_under_way_at_once_and_no_more_than_may_be(is_async: bool) -> None:
-    together, lock, now, most = Barrier(3, timeout=20), Lock(), 0, 0
-
-    def slow(query: str) -> list[dict[str, Any]]:
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(now, most)
-        together.wait()
-        with lock:
-            now -= 1
-        return [{"id": query, "score": 0.5, "text": visible.get()}]
-
-    token = visible.set("the caller's")
-    found = retrieve_many(
-        qtm.QueryMiddleware({"limits": {"maxConcurrency": 3}}).wrap(slow), is_async, list("abcdef")
-    )
-    visible.reset(token)
-    assert [it.matches[0].id for it in found] == list("abcdef")
-    assert {it.matches[0].text for it in found} == {"the caller's"}
-    assert most == 3
-
-
-@both_ways
 def test_the_list_stands_wherever_the_query_would(is_async: bool) -> None:
     class Index:
         @qtm.QueryMiddleware().wrap
@@ -257,33 +194,6 @@ def test_what_one_of_them_raises_is_raised_and_no_other_begins(is_async: bool) -
     assert len(begun) < 10
     with pytest.raises(qtm.InvalidQuery, match="query must be a list of queries"):
         retrieve_many(wrapped, is_async, "a text")
-
-
-def test_an_asynchronous_function_takes_a_list_too_and_ends_with_its_caller() -> None:
-    begun, cancelled = [], []
-
-    async def slow(query: str) -> list[Any]:
-        try:
-            begun.append(query)
-            await asyncio.sleep(0 if query == "quick" else 600)
-        except asyncio.CancelledError:
-            cancelled.append(query)
-            raise
-        return [{"id": query, "score": 0.5, "text": query}]
-
-    wrapped = qtm.QueryMiddleware().wrap(slow)
-    found = asyncio.run(wrapped.aretrieve_many(["quick", "quick"]))
-    assert [it.matches[0].id for it in found] == ["quick", "quick"]
-
-    async def given_up() -> None:
-        async with timeout_when(lambda: {"a", "b"} <= set(begun)):
-            await wrapped.aretrieve_many(["a", "b"])
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(given_up())
-    assert sorted(cancelled) == ["a", "b"]
-    with pytest.raises(qtm.WrapError, match="aretrieve_many"):
-        wrapped.retrieve_many(["a"])
 
 
 class Finder(BaseModel):
@@ -320,15 +230,6 @@ def test_a_function_of_a_vector_gets_one_also_where_nothing_is_to_be_improved(co
     assert middleware.wrap(search_vectors, embed=embed)(QUERY) == wanted
     assert asyncio.run(middleware.wrap(search_later, embed=embed)(QUERY)) == wanted
     assert middleware.wrap(search_vectors, embed=embed)([float(len(QUERY)), 1.0]) == wanted
-
-
-def test_wrapped_behind_the_class_it_is_that_model_s_method() -> None:
-    class Own(Finder):
-        def _find(self, query: str) -> list[Any]:
-            return [{"id": "a", "text": query}]
-
-    Own._find = qtm.middleware(Own._find)  # type: ignore[method-assign]
-    assert Own()._find("a gym") == [{"id": "a", "text": "a gym"}]
 
 
 @pytest.mark.parametrize("query", ["", "  ", "x" * 9_000])
