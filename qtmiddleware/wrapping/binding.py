@@ -1,7 +1,6 @@
 """Find the question, the number of passages and the page in the calls of one function.
 
-A `Binding` is made once, when the function is wrapped. Replacements are made in copies, so the
-caller's arguments never change.
+Replacements are made in copies, so the caller's arguments never change.
 """
 
 from __future__ import annotations
@@ -88,26 +87,18 @@ class Binding:
 
     Args:
         fn: the function.
-        query_arg: the name of the question's parameter, with dots for a value inside it. By
-            default, the parameter with a usual name, or the only one that can be a text.
-        top_k_arg: the same for the number of passages. By default, the parameter with a usual name.
+        query_arg, top_k_arg: the names of the parameters, with dots for a value inside one. By
+            default, those with usual names; for the question, else the only one that can be a text.
         page_arg: see `PageArgument`.
         takes_vector: whether *fn* takes the question's vector, while its callers pass a text.
 
     Attributes:
         function_name: the function's name, with the name of its class.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
-        positions: the positions of the parameters that may be passed by position, by name.
-        takes_positional: whether an argument may be passed by position, to ``*args`` too.
-        has_var_keyword: whether the function has a ``**kwargs`` parameter.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the question.
-        is_named: whether the user named the question's parameter.
-        is_pinecone_search: whether the function has the parameters of Pinecone's search.
-        takes_clauses: whether the function takes the question inside ``score_by`` clauses.
         path: where the function takes the question.
         sources: the keywords and positions at which callers pass it, the likeliest first.
-        argument: the name of the question's parameter, with dots for a value inside it.
-        top_k_argument: the same for the number of passages; ``None`` if the signature has none.
+        argument, top_k_argument: the names of the question and the number; ``None`` for no number.
         pages: the names of the parameters that select a page.
         is_page_named: whether *page_arg* says what selects a page, or that nothing does.
         may_have_pages: whether the signature leaves open if the function has pages.
@@ -171,11 +162,7 @@ class Binding:
     def _choose_path(
         self, query_arg: str | None, free: list[str], *, is_vector_search: bool
     ) -> tuple[str, ...]:
-        """Return the path to the question. If it is unclear, set `ambiguity`.
-
-        *free* are the parameters that may be passed by position. *is_vector_search* says that the
-        function is known to take a vector, although it has no named parameters.
-        """
+        """Return the path to the question. If it is unclear, set `ambiguity`."""
         takes_vector = self.takes_vector
         if self.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
             query_arg = ".".join(_INPUTS_TEXT)
@@ -213,10 +200,7 @@ class Binding:
         return path
 
     def _list_likeliest(self, free: list[str]) -> list[str]:
-        """Return the parameters that take the question, as far as names and types can tell.
-
-        *free* are the parameters that may be passed by position.
-        """
+        """Return the parameters that take the question, as far as names and types can tell."""
         takes_vector = self.takes_vector
         words = _VECTOR_WORDS if takes_vector else _TEXT_WORDS
         telling = [name for name in self._free if _split_words(name)[-1] in words]
@@ -243,10 +227,6 @@ class Binding:
         return vectors or likeliest
 
     def _list_sources(self, first: list[int]) -> Path:
-        """Return the keywords and positions that may hold the question, the likeliest first.
-
-        *first* is the position of the first argument, if the function takes keywords only.
-        """
         name = self.path[0]
         usual = [*(it for it in QUERIES if it not in self.named), _INPUTS]
         if self.takes_clauses:
@@ -266,7 +246,6 @@ class Binding:
         return self.named[name].default is not _EMPTY
 
     def _is_vector(self, name: str) -> bool:
-        """Return whether *name* takes a vector, judged by its name and annotation."""
         return name in VECTORS or bool(_VECTOR_TYPE.search(str(self._all[name].annotation)))
 
     def _check_names(self, **options: Any) -> None:
@@ -304,13 +283,7 @@ class Binding:
 
 
 class Arguments:
-    """The arguments of one call. They never change: every change returns others.
-
-    Attributes:
-        binding: where the question and the number of passages are.
-        args: the positional arguments.
-        kwargs: the keyword arguments.
-    """
+    """The arguments of one call. They never change: every change returns others."""
 
     def __init__(self, binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.binding = binding
@@ -360,13 +333,10 @@ class Arguments:
     def replace(
         self, query: Any, top_k: int | None = None, *, text_fields: Sequence[str] = ()
     ) -> Arguments:
-        """Return the arguments with another question and number of passages.
+        """Return the arguments with another question, a text or vector, and number of passages.
 
-        Args:
-            query: the new question: a text, or a vector if the function takes vectors.
-            top_k: the new number of passages; ``None`` to keep the number.
-            text_fields: the fields to search for the words of *query*, instead of the call's
-                clauses.
+        With *text_fields*, these fields are searched for the words of *query*, instead of the
+        clauses.
         """
         call, path = self, self._path
         if top_k is not None and self._number_path:
@@ -574,10 +544,9 @@ def _can_select_page(value: Any) -> bool:
 
 
 def should_await_calls(fn: Any, declared_kind: object) -> bool:
-    """Return whether calls of *fn* must be awaited.
+    """Return whether calls of *fn* must be awaited, by *declared_kind* or else by inspection.
 
-    *declared_kind* is the user's choice, ``"sync"`` or ``"async"``. If *declared_kind* is ``None``,
-    inspect *fn*. Raises `WrapError` if *fn* cannot be wrapped.
+    Raises `WrapError` if *fn* cannot be wrapped.
     """
     if declared_kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {declared_kind!r}")

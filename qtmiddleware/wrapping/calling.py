@@ -63,10 +63,7 @@ class Function:
 
 
 def make_awaitable(value: Any) -> Awaitable[Any]:
-    """Return *value* if it can be awaited, else an awaitable that returns *value*.
-
-    A decorated function may look asynchronous although it returns a plain value.
-    """
+    """Return *value*, or an awaitable for it if a function only looked asynchronous."""
     return value if hasattr(value, "__await__") else _return_value(value)
 
 
@@ -78,13 +75,8 @@ async def _return_value(value: Any) -> Any:
 class Caller:
     """Calls a wrapped function for one `Call`: once for each text to search for.
 
-    Attributes:
-        function: the function.
-        arguments: the caller's arguments.
-        call: the question and its settings.
-        engine: what is built from the settings.
-        is_shadowed: whether to retrieve again in the background, after the caller has the plain
-            function's result.
+    *is_shadowed* says whether to retrieve again in the background, after the caller has the plain
+    function's result.
     """
 
     function: Function
@@ -124,9 +116,9 @@ class Caller:
     async def search(self, search: Search, io: IO) -> Any:
         """Call the function for the text of *search*, and return its response.
 
-        If *search* asks for more passages than the caller, and the function fails, this method
-        calls the function again with the caller's own number. Later searches use that number too.
-        Exceptions from the last call pass through.
+        If it fails for more passages than the caller asked for, it is called again with the
+        caller's own number, which later searches use too. Exceptions from the last call pass
+        through.
         """
         query: Any = search.text
         if self.call.embedder is not None and query is not None and not search.fields:
@@ -202,11 +194,7 @@ class Caller:
     # --- afterwards -------------------------------------------------------------------------------
 
     def finish_retrieval(self, retrieval: Retrieval) -> Retrieval:
-        """Log *retrieval*, and return it.
-
-        If the query log cannot be written, the returned retrieval has a degradation. If
-        qtmiddleware cannot improve the function's results, this method warns the user once.
-        """
+        """Log *retrieval*, and return it, with a degradation if the query log cannot be written."""
         self.warn_about_setup_once(retrieval)
         # In shadow mode, the record of the shadow holds the plain function's result too.
         if self.engine.log is not None and not self.is_shadowed:
@@ -245,10 +233,7 @@ class Caller:
 
 
 def _issue_setup_warning(message: str, query_id: str) -> None:
-    """Log *message*, and issue a `SetupWarning` for the line that called the wrapped function.
-
-    Never raises, even if a filter turns warnings into errors.
-    """
+    """Log *message*, and issue a `SetupWarning` for the line that called the wrapped function."""
     logger.warning("%s", message, event="setup_problem", query_id=query_id)
     frame: FrameType | None = sys._getframe()
     level = 0

@@ -1,8 +1,7 @@
-"""Find the question in the clauses of a document search, and replace it.
+"""Find the question in the clauses of a document search, and replace it in copies.
 
 Pinecone's ``index.documents.search`` takes the question inside ``score_by``, a list of clauses. A
-clause is an object of the SDK or a mapping with the fields of such an object. This module neither
-imports the SDK nor changes a caller's clauses.
+clause is an object of the SDK, which is not imported here, or a mapping with the same fields.
 """
 
 from __future__ import annotations
@@ -37,12 +36,7 @@ _SYNTAX: Final = re.compile(r'&&|\|\||[!"\\^~*?:(){}\[\]/]|(?<!\S)[+-]|\b(?:AND|
 
 
 class NoQuestion(WrapError):
-    """A call holds no question that qtmiddleware can improve.
-
-    Attributes:
-        reason: the reason in one word.
-        value: the value found instead of a question; ``""`` if there is none.
-    """
+    """A call holds no question that qtmiddleware can improve, but *value*; *reason* is one word."""
 
     # The defaults serve pickle, which passes only the message here and then sets the attributes.
     def __init__(self, message: str, reason: str = "missing", value: Any = "") -> None:
@@ -52,11 +46,7 @@ class NoQuestion(WrapError):
 
 
 def are_clauses(value: Any) -> bool:
-    """Return whether *value* is a list of ``score_by`` clauses that one search may combine.
-
-    Returns ``False`` if the type of a clause is unknown, or if *value* is an iterator, because an
-    iterator can be read only once.
-    """
+    """Return whether *value* is a list of ``score_by`` clauses that one search may combine."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
     types = {read_clause_type(clause) for clause in value}
@@ -88,12 +78,8 @@ def list_searched_fields(clauses: Sequence[Any]) -> list[str]:
 def read_question(clauses: Any) -> Any:
     """Return the question in *clauses*. If a clause holds a list of questions, return the list.
 
-    Raises `NoQuestion` with one of these reasons:
-
-    - ``missing``: no clause holds a question.
-    - ``not_text``: a clause holds a vector.
-    - ``lucene``: a clause holds a query string in Lucene's syntax.
-    - ``several_questions``: two clauses hold different questions.
+    Raises `NoQuestion`: ``missing``, ``not_text`` (a vector), ``lucene`` (a query string in
+    Lucene's syntax) or ``several_questions``.
     """
     if not are_clauses(clauses):
         raise NoQuestion(f"{SCORE_BY} must hold a clause with the question's text")
@@ -144,10 +130,7 @@ def _replace_in_clause(clause: Any, question: Any) -> Any:
 
 
 def _convert_to_sparse(vector: Any) -> Any:
-    """Return *vector* in Pinecone's sparse format: the values that are not zero, and their indices.
-
-    A vector in this format is returned unchanged.
-    """
+    """Return *vector* in Pinecone's sparse format: the indices and values that are not zero."""
     if isinstance(vector, Mapping) or hasattr(vector, "indices"):
         return vector
     entries = {index: float(value) for index, value in enumerate(vector) if value}
@@ -163,20 +146,14 @@ def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[s
 
 
 def find_lucene_operator(query_string: Any) -> str:
-    """Return the first Lucene operator in *query_string*, or ``""`` if there is none.
-
-    A question mark at the end does not count, although Lucene uses it as a wildcard.
-    """
+    """Return the first Lucene operator, or ``""``. A final question mark is none."""
     text = query_string if isinstance(query_string, str) else ""
     match = _SYNTAX.search(text.rstrip().rstrip("?"))
     return "" if match is None else match[0]
 
 
 def strip_lucene_syntax(query_string: str) -> str:
-    """Return *query_string* without Lucene syntax, so that only words remain.
-
-    If *query_string* contains only syntax, return *query_string* unchanged.
-    """
+    """Return *query_string* without Lucene syntax; unchanged if there is nothing else."""
     plain = query_string
     before = ""
     # Removing one piece may leave another at the start of a word, as in "{-".
@@ -187,6 +164,5 @@ def strip_lucene_syntax(query_string: str) -> str:
 
 
 def _replace_operator(match: re.Match[str]) -> str:
-    """Return an operator such as AND as a plain word, and a space for any other."""
     operator = match[0]
     return operator.lower() if operator.isalpha() else " "

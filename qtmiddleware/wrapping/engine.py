@@ -73,10 +73,9 @@ def require_functions(**options: object) -> None:
 
 
 def override_config(config: Config, layers: Layers) -> Config:
-    """Return *config*, overridden by each of *layers* in turn.
+    """Return *config*, overridden by each of *layers*: mappings, or names of presets.
 
-    A layer is a mapping or the name of a preset. Raises `ConfigError` for invalid settings, and for
-    settings that a single call cannot change.
+    Raises `ConfigError` for invalid settings, and for settings that a single call cannot change.
     """
     if not layers:
         return config
@@ -93,13 +92,8 @@ def override_config(config: Config, layers: Layers) -> Config:
 class Engine:
     """What is built from one `Settings`, and used by every call with these settings.
 
-    All engines of one middleware share its threads, cache and circuit breakers. Two engines whose
-    settings name the same model or reranker share that too, so that neither is loaded twice. What
-    no engine uses any more is garbage-collected, and its connections with it.
-
-    Args:
-        config: the settings.
-        **options: the options of `QueryMiddleware`.
+    All engines of one middleware share its threads, cache and circuit breakers, and the models and
+    rerankers that their settings name alike. What no engine uses any more is garbage-collected.
 
     Attributes:
         config, settings: the settings.
@@ -149,10 +143,7 @@ class Engine:
         self._build(config, None)
 
     def rebuild(self, config: Config, *, is_for_one_call: bool = False) -> Engine:
-        """Return an engine for *config* that shares the threads, cache and breakers of this one.
-
-        *is_for_one_call* says that *config* overrides the middleware's own settings.
-        """
+        """Return an engine for *config* that shares the threads, cache and breakers of this one."""
         engine = copy(self)
         for name in ("model", "chat_model"):
             vars(engine).pop(name, None)
@@ -160,11 +151,7 @@ class Engine:
         return engine
 
     def override(self, layers: Layers) -> Engine:
-        """Return the engine for this engine's settings, overridden by each of *layers* in turn.
-
-        Raises `ConfigError` for invalid settings, and for settings that a single call cannot
-        change.
-        """
+        """Return the engine for this engine's settings, overridden by each of *layers* in turn."""
         config = override_config(self.config, layers)
         if config is self.config:
             return self
@@ -180,8 +167,7 @@ class Engine:
     def _build(self, config: Config, base: Engine | None) -> None:
         """Build what *config* names now, so that invalid settings fail here.
 
-        A model is made only if the settings ask for one. *base* is the engine of the middleware's
-        own settings, if *config* overrides these.
+        *base* is the engine of the middleware's own settings, if *config* overrides these.
         """
         self.config = config
         self.settings = settings = config.settings
@@ -250,10 +236,7 @@ class Engine:
 
     @cached_property
     def model(self) -> GovernedModel:
-        """The model that transforms questions.
-
-        A client that the user passed takes precedence over the model that the settings name.
-        """
+        """The model that transforms questions: the user's client, or what the settings name."""
         return self._make_model(self.settings)
 
     @cached_property
@@ -300,11 +283,7 @@ class Engine:
         self.cache.apply_settings(self.settings)
 
     def load(self) -> None:
-        """Load the packages of the model and the reranker, so that no question waits for them.
-
-        Never raises: the first question reports what is missing. A reranker that cannot be loaded
-        is logged as a warning too.
-        """
+        """Load the packages of model and reranker, so that no question waits. Never raises."""
         settings = self.settings
         if settings.transformation_type != "none" and settings.escalation.mode != "never":
             inner: Any = self.model.inner

@@ -16,11 +16,10 @@ class ModelHealth:
 
     Attributes:
         name: the model's name.
-        is_configured: whether there is a client, a key or an address. The service may still be
-            down.
+        is_configured: whether there is a client, a key or an address, though it may be down.
         breaker: whether the circuit breaker lets calls through.
-        failures: the number of most recent calls in a row that failed or were late.
-        allowed_failures: how many failures in a row open the breaker; 0 if it never opens.
+        failures, allowed_failures: the last calls in a row that failed or were late, and how many
+            open the breaker; 0 if it never opens.
         retry_in: seconds until the model may be called again; 0 if it may be called now.
         kept: the mean fraction of their questions' words that the latest replies keep; ``None``
             before 20 replies. Below 0.5, the replies are not used.
@@ -39,13 +38,10 @@ class ModelHealth:
 class ThreadsHealth:
     """The thread pool for all work except the searches for the original queries.
 
-    Both counts of calls begin when the middleware is created.
-
     Attributes:
-        in_use: the number of threads that are busy now.
-        limit: the largest number of threads.
-        refused: the number of calls that found no free thread.
-        given_up: the number of calls that were abandoned because they were late.
+        in_use, limit: the threads that are busy now, and the most there may be.
+        refused: the calls that found no free thread.
+        given_up: the calls that were abandoned because they were late.
     """
 
     in_use: int
@@ -56,15 +52,7 @@ class ThreadsHealth:
 
 @dataclass(frozen=True, slots=True)
 class ShadowHealth:
-    """The numbers of retrievals in shadow mode since the middleware was created.
-
-    Attributes:
-        running: the number of retrievals under way now.
-        finished: the number of retrievals that finished.
-        failed: the number of retrievals that raised an exception.
-        dropped: the number of retrievals that did not start, because too many were under way or no
-            thread was free.
-    """
+    """How many shadow retrievals run, finished, failed, or were dropped for want of room."""
 
     running: int
     finished: int
@@ -78,10 +66,8 @@ class CacheHealth:
 
     Attributes:
         is_enabled: whether the cache is on.
-        entries: the number of transformations in the cache.
-        limit: the largest number of transformations in the cache.
-        hits: the number of questions whose transformation was in the cache.
-        misses: the number of questions whose transformation was not in the cache.
+        entries, limit: the transformations in the cache, and the most there may be.
+        hits, misses: the questions whose transformation was in the cache, and the others.
         hit_rate: the fraction of hits, from 0 to 1; ``None`` before the first question.
     """
 
@@ -95,13 +81,7 @@ class CacheHealth:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """The amount spent, such as US dollars, and its limit.
-
-    Attributes:
-        spent: the amount spent, including the largest amount that calls under way may spend.
-        limit: the largest amount that may be spent; ``None`` if there is no limit.
-        left: the remaining amount; ``None`` if there is no limit.
-    """
+    """What was spent (with what calls under way may spend), the limit, and what is left of it."""
 
     spent: float
     limit: float | None
@@ -110,12 +90,9 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class BudgetHealth:
-    """The model calls, tokens and US dollars that all middlewares of this process spent.
+    """What all middlewares of this process spent.
 
-    Attributes:
-        calls: the number of model calls in the last minute.
-        tokens: the number of tokens in the last 24 hours.
-        usd: the US dollars spent in the last 24 hours.
+    *calls* of models are those of the last minute, *tokens* and *usd* those of the last 24 hours.
     """
 
     calls: Spending
@@ -125,19 +102,7 @@ class BudgetHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a middleware at one moment, as known from past calls.
-
-    Print this object to see one line per attribute.
-
-    Attributes:
-        model: the model that transforms questions. If it is also the chat model, both share one
-            circuit breaker.
-        chat_model: the model that writes answers.
-        threads: the thread pool for all work except the searches for the original queries.
-        shadow: the retrievals in shadow mode.
-        cache: the cache of transformations in this process.
-        budget: what all middlewares of this process spent on model calls.
-    """
+    """The health of a middleware at one moment, as known from past calls. Print it to read it."""
 
     model: ModelHealth
     chat_model: ModelHealth
@@ -157,11 +122,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a middleware is ready for questions. True if *reasons* is empty.
-
-    Attributes:
-        reasons: why the middleware is not ready: ``closed`` or ``loading``.
-    """
+    """Whether a middleware is ready for questions; else *reasons* says why not."""
 
     reasons: tuple[Literal["closed", "loading"], ...] = ()
 
@@ -205,7 +166,6 @@ def read_health(engine: Engine) -> Health:
 
 
 def _format_values(values: Mapping[str, Any]) -> str:
-    """Return *values* on one line, such as ``entries 1, hits 3, hit_rate 0.75``."""
     return ", ".join(
         f"{name} {_format_values(value) if isinstance(value, Mapping) else value}"
         for name, value in values.items()
@@ -213,7 +173,6 @@ def _format_values(values: Mapping[str, Any]) -> str:
 
 
 def _build_spending(amount: float, limit: float | None) -> Spending:
-    """Return the rounded *amount* spent, the *limit*, and the rest, which is at least 0."""
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
     amount = round(amount, 9)
     return Spending(amount, limit, None if limit is None else max(0, round(limit - amount, 9)))

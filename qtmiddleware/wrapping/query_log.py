@@ -57,14 +57,11 @@ class TextWriter:
     """Prepares the texts of one log record: redacts them, hashes them or leaves them out.
 
     Args:
-        redact: The user's function that redacts a text. If it raises an exception or returns no
-            text, the text is hashed. By default, texts are not redacted.
-        texts: Which texts to write: ``questions``; ``all``, those of passages too; or ``none``,
-            only hashes of the questions.
+        redact: The user's function; if it fails or returns no text, the text is hashed.
+        texts: ``questions``; ``all``, those of passages too; or ``none``, only hashes.
 
     Attributes:
-        texts: Which texts to write.
-        failure: How *redact* failed, as a sentence without any text; ``""`` if it did not fail.
+        failure: How *redact* failed, without any text; ``""`` if it did not fail.
     """
 
     def __init__(self, redact: Redact | None = None, *, texts: LogTexts = "questions") -> None:
@@ -119,16 +116,13 @@ def build_record(
     """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
     ``retrieval_steps`` holds four sets of passages with their scores and titles: the results of
-    each search, the fused list, the reranked list and the final list.
-
-    A `Hybrid` search merges two lists, ``initial_vector`` and ``initial_bm25``. The two lists for
-    the original query are in ``retrieval_steps``. The two lists for a variant are in the variant's
-    entry in ``searches``.
+    each search, the fused list, the reranked list and the final list. The two lists that a `Hybrid`
+    search merges, ``initial_vector`` and ``initial_bm25``, are there too; those of a variant are in
+    its entry in ``searches``.
 
     Args:
         retrieval: the retrieval to record.
-        writer: prepares the texts. By default, query texts are written unchanged and passage texts
-            are left out.
+        writer: prepares the texts. By default, passage texts are left out.
         plain: the plain function's result, if *retrieval* is a shadow retrieval.
         dropped: how many shadow retrievals were dropped since the last record.
     """
@@ -211,19 +205,15 @@ def _format_time(seconds: float) -> str | None:
 
 
 class QueryLog:
-    """Appends records to a file that only its owner may read.
+    """Appends records to a file that only its owner may read, in a folder that must exist.
 
-    Lines stay whole even if many threads and processes write at once. The folder must exist. An
-    existing file keeps its permissions. There may be blank lines between records: if a process dies
-    while it writes a line, the next writer starts a new line.
+    Lines stay whole even if many threads and processes write at once. Blank lines may stand between
+    records: after a process that died while it wrote a line, the next writer starts a new one.
 
     Args:
-        path: the path of the log file, which need not exist yet.
-        texts: which texts to write: ``questions``; ``all``, those of passages too; or ``none``,
-            only hashes of the questions, and *redact* is not called.
-        redact: takes a query or another text to search for, and returns the text to write. Should
-            be fast, because it runs in the caller's thread or event loop. If *redact* raises an
-            exception or returns no text, the text's hash is written.
+        path: the path of the log file.
+        texts: as in `TextWriter`.
+        redact: takes a text and returns the text to write; it runs in the caller's thread or loop.
         sampler: logs failed writes.
     """
 
@@ -245,11 +235,10 @@ class QueryLog:
     def append_record(
         self, retrieval: Retrieval, plain: Retrieval | None = None, dropped: int = 0
     ) -> Degradation | None:
-        """Write the record of *retrieval*. Return a `Degradation` if writing fails, else ``None``.
+        """Write the record of *retrieval*. Return a `Degradation` if that fails. Never raises.
 
-        The arguments are those of `build_record`. Never raises. If the user's function *redact*
-        fails, the record is written with hashes instead of texts. Logs a warning when writing
-        begins to fail, then at most one per minute, and another warning when writing works again.
+        Logs a warning when writing begins to fail, then at most one per minute, and when it works
+        again.
         """
         # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line

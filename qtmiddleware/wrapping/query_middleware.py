@@ -62,11 +62,7 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class AskOptions(TypedDict, total=False):
-    """The keyword arguments of `QueryMiddleware.transform`.
-
-    - *history*: the conversation so far, oldest message first.
-    - *config*: settings that override the middleware's configuration for this call.
-    """
+    """The keyword arguments of `QueryMiddleware.transform`: the conversation, and settings."""
 
     history: Iterable[Any] | None
     config: Mapping[str, Any] | str | None
@@ -85,7 +81,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class WrapOptions(ReadOptions, total=False):
-    """The options of `QueryMiddleware.wrap`: how to read a function's calls and responses."""
+    """The options of `QueryMiddleware.wrap`."""
 
     embed: Any
     embed_many: Any
@@ -99,33 +95,27 @@ class QueryMiddleware(CopiedAsItself):
     Args:
         config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. By
             default, the settings come from the environment and the built-in defaults.
-        client: the language model. It may be an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a
-            pair of both, a chat model of LangChain or LlamaIndex, a function that takes messages,
-            or an object with ``name``, ``complete`` and ``acomplete``. Each works for synchronous
-            and asynchronous calls. By default, a client is created when it is first needed, with
-            the key and address from the environment.
-        reranker: scores candidates if the configuration enables reranking. It may be an object with
-            ``rerank`` and ``name``, a cross-encoder of sentence-transformers, or a function that
-            takes a question and texts. By default, the model named in ``rerank.model`` is loaded.
+        client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
+            both, a chat model of LangChain or LlamaIndex, a function that takes messages, or an
+            object with ``name``, ``complete`` and ``acomplete``. By default, a client is created
+            when it is first needed, with the key and address from the environment.
+        reranker: scores candidates if ``rerank`` is on: an object with ``rerank`` and ``name``, a
+            cross-encoder of sentence-transformers, or a function of a question and texts. By
+            default, the model named in ``rerank.model``.
         store: replaces the store in the configuration.
-        embedder: replaces the store's embedding model in the configuration. It may be anything
-            that `CallableEmbedder` takes.
-        redact: a function that redacts a query's text before it is written to the query log and to
-            `logging` records at DEBUG. If the function fails, a hash is written instead.
+        embedder: replaces the store's embedding model; anything that `CallableEmbedder` takes.
+        redact: redacts a query's text before it is written to the query log and to `logging`
+            records at DEBUG. If it fails, a hash is written instead.
         observers: receive every retrieval, answer, search and model call, as `Observer` describes.
-        on_retrieval: is called with every `Retrieval` of every function wrapped by this middleware,
-            as `RetrievalHook` describes.
-        fuse: a function that merges the rankings of the question and its variants in place of
-            ``fusion.method``, as `FuseFunction` describes. If it fails, the question's own ranking
-            is used.
-        clock: returns the current time as an aware `datetime`, for phrases such as "last year". By
-            default, the time of this machine.
+        on_retrieval: is called with every `Retrieval`, as `RetrievalHook` describes.
+        fuse: merges the rankings in place of ``fusion.method``, as `FuseFunction` describes. If it
+            fails, the question's own ranking is used.
+        clock: returns the current time as an aware `datetime`, for phrases such as "last year".
         cache: a cache that several processes share, as `Cache` describes, such as a
-            ``redis.Redis``. By default, each process has a cache of its own.
+            ``redis.Redis``.
 
     Attributes:
-        engine: What is built from the current settings. A reload replaces it as a whole, so a call
-            that reads it once never sees half of each configuration.
+        engine: What is built from the current settings. A reload replaces it as a whole.
     """
 
     def __init__(self, config: ConfigSource = None, **options: Unpack[MiddlewareOptions]) -> None:
@@ -159,14 +149,12 @@ class QueryMiddleware(CopiedAsItself):
     ) -> QueryMiddleware:
         """Return a new middleware with other settings, for tests and measurements.
 
-        The new middleware has the same client, reranker, store, embedder, redaction, fusion
-        function and clock. It shares nothing that calls change, such as the cache, the circuit
-        breaker and learned facts, and no hook or observer hears of its calls. Close it if it opens
-        a client of its own.
+        It shares the client, reranker, store and functions, but nothing that calls change, such as
+        the cache and the circuit breaker. No hook hears of its calls. Close it if it opens a
+        client.
 
         Args:
-            *layers: settings that override this middleware's, as for a single call: mappings or
-                names of presets. A later one overrides an earlier one.
+            *layers: settings as for a single call; a later layer overrides an earlier one.
             observers: the observers of the new middleware.
             is_quiet: whether to issue no `SetupWarning`, because you report such problems yourself.
 
@@ -200,21 +188,18 @@ class QueryMiddleware(CopiedAsItself):
         *fn* may be a function, method, partial or callable object, synchronous or asynchronous. All
         options are keyword arguments:
 
-        - *query_arg*, *top_k_arg*: the names of the parameters for the query and for the number of
-          passages. By default, common names such as ``query`` and ``top_k`` are recognized. A name
-          with a dot, such as ``request.text``, is a field of an argument.
-        - *page_arg*: the name of the parameter that selects a page of results; ``False`` if there
-          is none. By default, eight common names, such as ``page`` and ``offset``, and names that
-          begin with ``pag`` are recognized.
-        - *embed*: the embedding function, if *fn* takes a vector. This function takes one text and
-          returns its vector. An object of LangChain, LlamaIndex, Chroma or sentence-transformers
-          that embeds texts works too.
-        - *embed_many*: an embedding function that takes a list of texts, instead of *embed*.
-        - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*
-          returns the matches in a response; *write* returns a copy of the response with other
-          matches.
-        - *kind*: ``sync`` or ``async``. By default, qtmiddleware detects whether *fn* is
-          asynchronous.
+        - *query_arg*, *top_k_arg*: the parameters for the query and the number of passages. By
+          default, common names such as ``query`` and ``top_k``. A name with a dot, such as
+          ``request.text``, is a field of an argument.
+        - *page_arg*: the parameter that selects a page of results; ``False`` if there is none. By
+          default, eight common names, such as ``page`` and ``offset``, and names that begin with
+          ``pag``.
+        - *embed*: if *fn* takes a vector, a function from one text to its vector, or an object of
+          LangChain, LlamaIndex, Chroma or sentence-transformers that embeds texts.
+        - *embed_many*: a function from a list of texts to their vectors, instead of *embed*.
+        - *read*, *write*: for an unknown response type. *read* returns the matches in a response;
+          *write* returns a copy of the response with other matches.
+        - *kind*: ``sync`` or ``async``, if qtmiddleware does not detect it rightly.
         - *on_retrieval*: is called with every `Retrieval` of the function, as `RetrievalHook`
           describes.
 
@@ -266,20 +251,14 @@ class QueryMiddleware(CopiedAsItself):
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
 
-        Calls that began before the reload keep the old settings. Later calls use the new settings,
-        even if the function was wrapped before. A function that you read from `retriever` keeps its
-        store: read `retriever` again if *config* names another store.
+        Calls that began before keep the old settings; later ones use the new settings, even of
+        functions wrapped before. Read `retriever` again if *config* names another store. The API
+        key is read again, and models for the new settings are loaded before any call waits for
+        them. A reload keeps the cached transformations, the spent budget and the threads; the
+        circuit breaker if model and service stay the same; and the clients and the reranker if
+        address, key and the reranker's model do.
 
-        The models and packages for the new settings are loaded first, which may take a while. The
-        API key is read from the environment again. A reload keeps:
-
-        - the cached transformations, the spent budget and the threads,
-        - the circuit breaker, if the model and the service stay the same,
-        - the clients and the reranker, if the address, the key and the reranker's model stay the
-          same. Others are closed after the last call that uses them.
-
-        `reload` is thread-safe but must not be called from a signal handler: let the handler wake a
-        thread that reloads.
+        Thread-safe, but let a signal handler wake a thread that reloads.
 
         Raises:
             ConfigError: if *config* is invalid. The old configuration then stays in use.
@@ -321,16 +300,11 @@ class QueryMiddleware(CopiedAsItself):
         return read_health(self.engine)
 
     def ready(self) -> Readiness:
-        """Return whether this middleware is ready for questions, for a readiness probe.
+        """Return whether this middleware can answer within the deadline, for a readiness probe.
 
-        Returns at once and never raises. The middleware is ready if it can answer within the
-        deadline. It is not ready in two cases:
-
-        - While `warm_up` loads models and packages.
-        - After `close`, until you call `warm_up` or enter a ``with`` block.
-
-        The middleware stays ready if a model, the shared cache or a reranker is down, because the
-        rules then provide the results.
+        Returns at once and never raises. It is not ready while `warm_up` loads models and packages,
+        and after `close` until it is used again. It stays ready if a model, the shared cache or a
+        reranker is down, because the rules then provide the results.
         """
         from qtmiddleware.wrapping.health import Readiness
 
@@ -340,14 +314,9 @@ class QueryMiddleware(CopiedAsItself):
         )
 
     def warm_up(self) -> None:
-        """Load everything that the first question needs, and return when it is loaded.
+        """Load what the first question needs: packages, word lists, prompts, client, reranker.
 
-        `warm_up` imports packages, reads word lists and prompts, and creates the model's client. If
-        a reranker is configured, its model is loaded. No model is called, so nothing costs money.
-
-        Without `warm_up`, the first question loads what it needs. `warm_up` never raises. If
-        something cannot be loaded, for example because a key is missing, the first question reports
-        the problem.
+        No model is called. Never raises: the first question reports what cannot be loaded.
         """
         # `ready` counts only threads that are alive: in a forked process the thread that was
         # warming up is gone.
@@ -362,13 +331,10 @@ class QueryMiddleware(CopiedAsItself):
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
-        """The configured store's search, wrapped with the middleware.
-
-        The store is opened on first use. The search takes ``(query, top_k, filter)``.
+        """The configured store's wrapped search, which takes ``(query, top_k, filter)``.
 
         Raises:
-            StoreError: if there is no index yet, or if the index was made with another embedding
-                model.
+            StoreError: if there is no index yet, or one of another embedding model.
         """
         from qtmiddleware import open_retriever
 
@@ -393,11 +359,8 @@ class QueryMiddleware(CopiedAsItself):
     def answer(self, question: str, **options: Any) -> Answer:
         """Return the answer to *question* from the configured store.
 
-        *options* may hold *top_k*, *filter*, *history* and *config*.
-
-        Raises:
-            ModelError: if the model gives no answer. The error's ``retrieval`` then holds the
-                passages found.
+        *options* may hold *top_k*, *filter*, *history* and *config*. Raises `ModelError` with the
+        passages found if the model gives no answer.
         """
         return self.retriever.answer(question, **options)
 
@@ -434,12 +397,10 @@ class QueryMiddleware(CopiedAsItself):
     def transform(
         self, query: str | Iterable[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
-        """Return the model's transformation of *query*.
+        """Return the model's transformation of *query*, or a list of them for a list of queries.
 
-        For a list of queries, return their transformations in the same order. If the model fails
-        for a query, no exception is raised: the query's transformation is empty, and its ``notes``
-        say why. For many queries, `qtmiddleware.kit.bulk.transform_file` keeps to the service's
-        rate limits.
+        If the model fails for a query, its transformation is empty, and its ``notes`` say why. For
+        many queries, `qtmiddleware.kit.bulk.transform_file` keeps to the service's rate limits.
 
         Raises:
             InvalidQuery: for an invalid query.
@@ -459,20 +420,13 @@ class QueryMiddleware(CopiedAsItself):
     async def atransform(
         self, query: str | Iterable[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
-        """Transform one query or a list of queries without blocking the event loop.
-
-        Returns the same result and raises the same errors as `transform`.
-        """
+        """Transform as `transform` does, without blocking the event loop."""
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._prepare_transform(query, options))
 
     def _prepare_transform(
         self, query: str | Iterable[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return a flow that transforms *query*, and the performer that makes its model calls.
-
-        *query* is one query or a list of queries. Raises `InvalidQuery` for an invalid query.
-        """
         config = options.get("config")
         history = read_history(options.get("history"))
         engine = self.engine.override((config,) if config else ())
@@ -504,10 +458,7 @@ class QueryMiddleware(CopiedAsItself):
         return flow, ModelOnly(engine.model, engine.bulkhead)
 
     def close(self) -> None:
-        """Close the clients and the store that this middleware opened.
-
-        Clients that you passed to the middleware stay open.
-        """
+        """Close the clients and the store that this middleware opened, not those you passed."""
         self._close_all_but_clients()
         self.engine.close()
 
@@ -559,10 +510,7 @@ class EmbeddingDecoratorOptions(WrapOptions, DecoratorOptions, total=False):
 
 
 class Decorator(Protocol):
-    """The type of the decorator that `middleware` returns when it is called with options.
-
-    The decorated function keeps its signature.
-    """
+    """The type of the decorator that `middleware` returns; the function keeps its signature."""
 
     def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]:
         """Return *fn* wrapped with the middleware."""
@@ -571,8 +519,7 @@ class Decorator(Protocol):
 class EmbeddingDecorator(Protocol):
     """The type of the decorator that `middleware` returns with *embed* or *embed_many*.
 
-    The decorator wraps a function that takes a vector. Callers pass a text to the decorated
-    function instead, so its parameter types change.
+    Callers pass a text where the function takes a vector, so its parameter types change.
     """
 
     def __call__(self, fn: Callable[..., R], /) -> Wrapped[..., R]:
@@ -592,9 +539,7 @@ def middleware(
 def middleware(fn: Any = None, /, **options: Any) -> Any:
     """Wrap a retrieval function. Use ``@middleware`` with or without parentheses.
 
-    The options are those of `QueryMiddleware` (*config*, *client*, *reranker*, *redact*,
-    *observers*, *fuse*, *clock*, *cache*) and of `QueryMiddleware.wrap` (*query_arg*, *top_k_arg*,
-    *page_arg*, *embed*, *embed_many*, *read*, *write*, *kind*, *on_retrieval*).
+    The options are *config*, and those of `QueryMiddleware` and of `QueryMiddleware.wrap`.
 
     Raises:
         WrapError: if an option is unknown, or if *fn* is not a function.

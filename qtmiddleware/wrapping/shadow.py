@@ -1,8 +1,7 @@
-"""Run shadow mode: try qtmiddleware in the background, and give callers the plain result.
+"""Run shadow mode: retrieve again in the background for a fraction of the calls.
 
-For a fraction of the calls, qtmiddleware retrieves again after the caller has the plain result. It
-logs the differences between the two results. It writes both results to the query log, which
-``qtm shadow report`` reads.
+Callers get the plain result. The differences are logged, and both results are written to the query
+log, which ``qtm shadow report`` reads.
 """
 
 from __future__ import annotations
@@ -42,14 +41,8 @@ def should_start_shadow_retrieval(share: float | None) -> bool:
 class ShadowRuns:
     """Runs the shadow retrievals of one middleware, at most `MOST_AT_ONCE` at a time.
 
-    The class is thread-safe.
-
-    Attributes:
-        running: the number of retrievals under way.
-        finished: the number of retrievals that finished since the middleware was created.
-        failed: the number of retrievals that raised an exception.
-        dropped: the number of retrievals that did not start, because `MOST_AT_ONCE` were under way
-            or no thread was free.
+    Thread-safe. *running*, *finished*, *failed* and *dropped* count them; those are dropped that
+    find no room or no free thread.
     """
 
     def __init__(self) -> None:
@@ -68,8 +61,7 @@ class ShadowRuns:
         """Retrieve with *caller* in the background, and log how the result differs from *plain*.
 
         An asynchronous function is called in the running event loop, because its clients belong to
-        that loop, and a synchronous function in a thread. Never raises. Drops the retrieval if too
-        many are under way or no thread is free.
+        that loop, and a synchronous function in a thread. Never raises.
         """
         with self._lock:
             has_room = self.running < MOST_AT_ONCE
@@ -109,7 +101,6 @@ class ShadowRuns:
             self._end(outcome)
 
     def _log(self, caller: Caller, plain: Retrieval, retrieval: Retrieval) -> None:
-        """Log the differences between the shadow *retrieval* and the *plain* result."""
         caller.warn_about_setup_once(retrieval)
         trace = retrieval.trace
         plain_ms = plain.trace.total_ms

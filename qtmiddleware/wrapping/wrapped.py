@@ -55,8 +55,7 @@ T_co = TypeVar("T_co", covariant=True)
 class AskMethod(Protocol[P, T_co]):
     """The type of `Wrapped.retrieve` and similar methods, for type checkers.
 
-    Each of these methods takes the wrapped function's arguments, and the keywords *history*,
-    *config* and *qtm_config*.
+    They take the function's arguments, and the keywords *history*, *config* and *qtm_config*.
     """
 
     @overload
@@ -86,10 +85,9 @@ _FORWARDED_SPECIAL_NAMES: Final = frozenset({"__annotations__", "__isabstractmet
 
 
 def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
-    """Return *method* unchanged. Type checkers see the result as an `AskMethod`.
+    """Return *method* unchanged. Type checkers see an `AskMethod`.
 
-    Python's type hints cannot add keyword parameters to a `ParamSpec`. The methods therefore
-    accept any arguments, and the overloads of `AskMethod` declare the valid ones.
+    A `ParamSpec` cannot be given more keywords, so overloads declare the valid arguments.
     """
     return method
 
@@ -107,34 +105,25 @@ class CopiedAsItself:
 class Wrapped(CopiedAsItself, Generic[P, R]):
     """A retrieval function wrapped with the middleware.
 
-    Call this object with the function's own arguments. It returns the type that the function
-    returns. `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and
-    their asynchronous variants return the language model's answer, based on the passages found. All
-    of these methods take the function's arguments and three more keywords:
+    A call takes the function's arguments and returns the function's type. The other methods take
+    three more keywords:
 
     - *history*: the conversation so far, oldest message first. If the function has a parameter of
-      that name, the function gets the conversation too.
-    - *config*: settings for this call. If the function has a parameter of that name, the value goes
-      to the function instead of to qtmiddleware.
+      that name, the function gets it too.
+    - *config*: settings for this call. If the function has a parameter of that name, the function
+      gets the value instead.
     - *qtm_config*: settings for this call, whatever parameters the function has.
 
-    If the function is asynchronous, a call returns a coroutine, and only the asynchronous methods,
-    such as `aretrieve`, may be used. The others raise `WrapError`.
-
-    If the function calls its wrapped version during a search, this inner call returns the plain
-    function's result.
-
-    A wrapped method that is read from an object is bound to the object, and equal to every other
-    one with the same method and object.
+    An asynchronous function has only the asynchronous methods, such as `aretrieve`; the others
+    raise `WrapError`. If the function calls its wrapped version, this inner call is a plain call.
 
     Attributes:
         middleware: The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`.
-        wrap_options: The options of `QueryMiddleware.wrap` that the function was wrapped with.
+        wrap_options: The options of `QueryMiddleware.wrap`.
         is_async: Whether calls of the function must be awaited.
-        query_argument: The name of the parameter that holds the question. ``inputs.text`` is a
-            field of the parameter ``inputs``.
-        top_k_argument: The name of the parameter that sets the number of passages. ``None`` if the
-            signature has no such parameter, or if the number is a field of another argument.
+        query_argument: The question's parameter; ``inputs.text`` is a field of ``inputs``.
+        top_k_argument: The parameter for the number of passages; ``None`` if there is no such
+            parameter or the number is a field of another argument.
     """
 
     _is_qtmiddleware = True
@@ -171,11 +160,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         If the query is blank, too long or not a text (such as a vector or an id), the call passes
         through unchanged, and ``degradations`` says why.
 
-        Args:
-            *args: the function's own positional arguments.
-            **kwargs: the function's own keyword arguments, and *history*, *config* and
-                *qtm_config*, as the class describes.
-
         Raises:
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
@@ -185,19 +169,18 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """Search as `retrieve` does, without blocking the running event loop.
 
-        If the function is synchronous, it runs in one of qtmiddleware's threads.
+        A synchronous function runs in one of qtmiddleware's threads.
         """
         return await self._prepare(args, kwargs).aretrieve()
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Call `retrieve` for each query in a list, and return the results in the same order.
+        """Call `retrieve` for each query in a list, passed instead of the query, in the same order.
 
-        Pass the list instead of the query. The other arguments are those of `retrieve`, and apply
-        to each query. At most ``limits.maxConcurrency`` queries run at once.
+        At most ``limits.maxConcurrency`` queries run at once.
 
         Raises:
-            InvalidQuery: if the queries are not a list or tuple. Exceptions from any of the calls
-                pass through.
+            InvalidQuery: if the queries are not a list or tuple. Exceptions from any call pass
+                through.
         """
         self._refuse_if_async("aretrieve_many")
         engine = self.middleware.engine
@@ -217,12 +200,10 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the language model's answer to the query, with citations of the passages found.
 
-        The arguments are those of `retrieve`, including *history* and *config*.
-
         Raises:
-            InvalidQuery: if the query cannot be answered (blank, too long or not a text).
-            ModelError: if the language model gives no answer. The error's ``retrieval`` then holds
-                the passages found. Exceptions that `retrieve` raises pass through.
+            InvalidQuery: if the query is blank, too long or not a text.
+            ModelError: if the model gives no answer; its ``retrieval`` holds the passages found.
+                Exceptions that `retrieve` raises pass through.
         """
         flow, caller = self._prepare_answer(args, kwargs, awaited="aanswer")
         return run(flow.answer, caller)
@@ -242,10 +223,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
-        """Return a stream of the answer for ``async for`` and ``async with``.
-
-        The function and the model are called only when you enter the stream or iterate over it.
-        """
+        """Return a stream of the answer for ``async for``; the search starts with it."""
         from qtmiddleware.answering import AsyncAnswerStream
 
         return AsyncAnswerStream(*self._prepare_answer(args, kwargs))
@@ -253,11 +231,9 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Report how qtmiddleware reads this function, and what it changes for a question.
 
-        The arguments are those of `retrieve`. In place of the question you may pass a list of
-        questions, of which at most ten are asked.
-
-        The check asks each question once, with the rules. If the settings use a model or a
-        reranker, the first question is asked once more, with these. Print the result to read it.
+        In place of the question you may pass a list of up to ten. Each is asked once with the
+        rules, the first once more with a model or reranker if the settings use one. Print the
+        result to read it.
 
         Raises:
             ConfigError: for invalid settings. Exceptions from the function are reported, not
@@ -283,18 +259,14 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         fields: Sequence[str] = (),
         arguments: Mapping[str, Any] | None = None,
     ) -> SearchTool:
-        """Return this function as a tool that agents can call.
-
-        The tool has a name, a description, a JSON schema and two callables, `run` and `arun`. You
-        can pass these to an agent framework unchanged.
+        """Return this function as a tool for agents: description, schema, `run` and `arun`.
 
         Args:
             name: The name by which the model calls the tool.
             collection: What the function searches, such as "the staff handbook".
             about: One sentence on what the collection holds.
             fields: The names of the metadata fields that each result shows.
-            arguments: The function's other arguments, such as a namespace. Do not include the
-                question or the number of passages.
+            arguments: The function's other arguments, such as a namespace.
         """
         from qtmiddleware.tools.search_tool import SearchTool
 
@@ -305,7 +277,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     # --- one call ---------------------------------------------------------------------------------
 
     def _refuse_if_async(self, awaited: str) -> None:
-        """Raise `WrapError` if the function is asynchronous, and name the method *awaited*."""
         if self.is_async and awaited:
             raise WrapError(f"{self!r} is asynchronous: use `await ....{awaited}(...)`")
 
@@ -329,10 +300,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     def _prepare(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, awaited: str = ""
     ) -> Caller:
-        """Return the caller for a method that takes *history* and settings besides *args*.
-
-        *awaited* is the method to use instead if the function is asynchronous.
-        """
+        """Return the caller for a method whose asynchronous form is *awaited*."""
         self._refuse_if_async(awaited)
         history, config, qtm_config = (
             kwargs.pop(name, None) for name in ("history", "config", "qtm_config")
@@ -362,7 +330,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     def _prepare_answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, awaited: str = ""
     ) -> tuple[AnswerFlow, Caller]:
-        """Return the flow that answers the query, and the caller that makes its searches."""
         # Imported here so that a caller who only retrieves does not pay for these modules.
         from qtmiddleware.answering import AnswerFlow
 
@@ -406,15 +373,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         *,
         is_shadowed: bool,
     ) -> Caller:
-        """Return the object that makes the searches of one call.
-
-        Args:
-            engine: what is built from the call's settings.
-            args: the positional arguments for the function.
-            kwargs: the keyword arguments for the function.
-            history: the conversation so far, oldest message first.
-            is_shadowed: whether the call was drawn to have a shadow, if it is one for a text.
-        """
         function, settings = self._function, engine.settings
         binding, learned, embedder = function.binding, function.learned, function.embedder
         arguments = self._bind(args, kwargs)
@@ -468,11 +426,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         return Caller(function, arguments, call, engine, is_shadowed and problem is None)
 
     def _find_query_and_problem(self, arguments: Arguments) -> tuple[Any, Degradation | None]:
-        """Return this call's query, and a degradation if the query cannot be improved.
-
-        The query is ``""`` if the call has none. The degradation is ``None`` if the query can be
-        improved.
-        """
+        """Return the query, ``""`` if there is none, and why it cannot be improved."""
         try:
             query = arguments.read_query()
         except NoQuestion as error:
@@ -506,7 +460,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return a bound method when read from an instance, or this object from a class."""
         if instance is None or self._bound_to or not can_become_method(self._function.fn):
             return self
         bound = object.__new__(type(self))
@@ -541,12 +494,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         return getattr(self._function.fn, name)
 
     def __reduce__(self) -> Any:
-        """Pickle this object by its import name, or by its function and its middleware.
-
-        A bound method is pickled by its object and the method's name. Raises `TypeError` if the
-        function has no import name and was wrapped with options or is not a plain function, because
-        these may hold connections or keys.
-        """
         fn = self._function.fn
         if self._bound_to:
             return getattr, (*self._bound_to, fn.__name__)
@@ -598,11 +545,7 @@ def copy_with_learned(wrapped: W, learned: Learned) -> W:
 
 
 def find_import_name(fn: Any, expected_object: object) -> str | None:
-    """Return the name by which *fn* can be imported, or ``None`` if there is none.
-
-    The name is the qualified name of *fn*. In the module of *fn*, the name must refer to
-    *expected_object*.
-    """
+    """Return the name by which *fn* can be imported if it refers to *expected_object*."""
     name = getattr(fn, "__qualname__", None)
     if not isinstance(name, str):
         return None
@@ -618,28 +561,19 @@ def refuse_to_pickle(unpicklable: object) -> TypeError:
 
 
 class WrappedClassMethod(classmethod):  # type: ignore[type-arg]
-    """A class method that keeps the methods of a wrapped function, such as `retrieve`.
-
-    From Python 3.13 on, a plain `classmethod` no longer calls ``__get__`` of its function.
-    """
+    """A class method that keeps `retrieve`, which a plain one loses from Python 3.13 on."""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self.__func__.__get__(type(instance) if owner is None else owner)
 
 
 def can_become_method(fn: Any) -> bool:
-    """Return whether *fn* becomes a method when it is an attribute of a class.
-
-    Functions become methods. Partials and other callable objects do not.
-    """
+    """Return whether *fn*, as an attribute of a class, becomes a method, as functions do."""
     return isinstance(fn, types.FunctionType) or hasattr(type(fn), "_is_qtmiddleware")
 
 
 def mark_as_coroutine_function(target: Any) -> None:
-    """Mark *target* as a coroutine function for `inspect.iscoroutinefunction`.
-
-    Before Python 3.12, sets asyncio's private marker instead.
-    """
+    """Mark *target* for `inspect.iscoroutinefunction`, or for asyncio's before Python 3.12."""
     if hasattr(inspect, "markcoroutinefunction"):
         inspect.markcoroutinefunction(target)
     else:

@@ -213,18 +213,8 @@ BAD: dict[str, dict[str, Any]] = {
     "a vector clause beside another": {
         "score_by": [*CLAUSES["embed"](QUERY), *CLAUSES["text"](QUERY)]
     },
-    "no clause": {"score_by": []},
-    "a bare text": {"score_by": QUERY},
-    "a bare clause": {"score_by": EmbedQuery(field="body", query=QUERY)},
     "an unknown type": {"score_by": [{"type": "guess", "query": QUERY}]},
-    "a clause with an unknown key": {
-        "score_by": [{"type": "embed", "field": "body", "query": QUERY, "boost": 2}]
-    },
-    "top_k as a text": {"score_by": CLAUSES["embed"](QUERY), "top_k": "2"},
     "a field without the aspect": {"score_by": [EmbedQuery(field="title", query=QUERY)]},
-    "words of a field without them": {"score_by": [TextQuery(query=QUERY, fields=["vec"])]},
-    "an unstored field": {"score_by": CLAUSES["embed"](QUERY), "include_fields": ["secret"]},
-    "fields as a text": {"score_by": CLAUSES["embed"](QUERY), "include_fields": "body"},
     "a blank namespace": {"score_by": CLAUSES["embed"](QUERY), "namespace": " "},
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import pickle
 from typing import Any, Final
@@ -69,12 +68,6 @@ def test_a_decorated_function_or_method_of_a_module_is_pickled_by_its_name() -> 
     assert ids(twin(QUERY)) == ids(decorated(QUERY))
 
 
-def test_a_middleware_is_copied_as_itself() -> None:
-    qm = qtm.QueryMiddleware(CONFIG, client=ScriptedModel({}))
-    assert copy.copy(qm) is qm
-    assert copy.deepcopy([qm])[0] is qm
-
-
 class Observer:
     def on_start(self, operation: Any) -> None: ...
 
@@ -113,12 +106,3 @@ def test_a_middleware_with_anything_else_is_made_in_the_worker(name: str) -> Non
 def test_what_may_hold_a_key_is_made_in_the_worker(wrapped: Any) -> None:
     with pytest.raises(TypeError, match=f"<qtmiddleware around .*{ADVICE}"):
         pickle.dumps(wrapped)
-
-
-def test_no_key_of_the_environment_is_in_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    search = qtm.QueryMiddleware({**CONFIG, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}}).wrap(
-        plain
-    )
-    search.middleware.warm_up()
-    assert SECRET.encode() not in pickle.dumps(search)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import openai
 import pytest
 from pinecone import AsyncIndex, Pinecone
 from pinecone.exceptions import PineconeException
@@ -15,7 +14,6 @@ from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.wrapping_world import CONFIG, QUERY, REWRITE, WIDE, middleware
 
 TEXTS = {
@@ -118,22 +116,6 @@ def test_a_query_takes_text_where_it_took_a_vector(service: Service, index: Any)
     assert sorted(embed.batches) == sorted([[QUERY], [REWRITE]])
 
 
-def test_a_query_tells_its_account(service: Service, index: Any) -> None:
-    search = qm.wrap(index.query, embed=Embedding())
-    retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True)
-    best = retrieval.matches[0]
-    assert (best.id, best.namespace, best.score, best.text) == (
-        "health",
-        "dogs",
-        0.89,
-        TEXTS["health"],
-    )
-    assert best.found_by == ("original", "rewrite")
-    assert best.raw is retrieval.response.matches[0]
-    assert retrieval.status == "full"
-    assert (retrieval.trace.searches, retrieval.trace.read_units) == (2, 10)
-
-
 def test_a_query_asked_for_later_comes_back_as_the_sdk_gives_it(
     service: Service, index: Any
 ) -> None:
@@ -144,29 +126,6 @@ def test_a_query_asked_for_later_comes_back_as_the_sdk_gives_it(
 
 async def first(made: Any) -> Any:
     return (await made).data[0].embedding
-
-
-@pytest.mark.parametrize("is_async", [False, True], ids=["OpenAI", "AsyncOpenAI"])
-def test_the_one_line_around_an_openai_client_gives_every_text_its_vector(
-    is_async: bool, service: Service, httpserver: HTTPServer, index: Any
-) -> None:
-    server = EmbeddingsServer(httpserver)
-    client: Any = (openai.AsyncOpenAI if is_async else openai.OpenAI)(
-        api_key="k", base_url=server.url
-    )
-
-    def create(text: Any) -> Any:
-        return client.embeddings.create(model="tiny", input=text)
-
-    search = qm.wrap(
-        index.query,
-        embed=lambda text: first(create(text)) if is_async else create(text).data[0].embedding,
-    )
-    retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True)
-    assert retrieval.status == "full"
-    assert sorted(body["vector"] for body in service.bodies) == sorted(
-        server.expected([QUERY, REWRITE])
-    )
 
 
 @pytest.mark.parametrize(
@@ -187,11 +146,6 @@ def test_a_search_with_integrated_embedding_is_wrapped(
     assert sorted(body["query"]["inputs"]["text"] for body in asked) == sorted([QUERY, REWRITE])
     assert {body["query"]["top_k"] for body in asked} == {WIDE}
     assert response.usage.read_units == 5
-
-
-def test_a_search_takes_the_text_itself_where_it_is_wrapped(service: Service, index: Any) -> None:
-    retrieval = qm.wrap(index.search).retrieve(QUERY, namespace="dogs", top_k=2)
-    assert [match.text for match in retrieval.matches] == [TEXTS["health"], TEXTS["food"]]
 
 
 async def test_the_async_index_is_wrapped(service: Service) -> None:

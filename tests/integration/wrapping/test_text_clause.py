@@ -16,7 +16,7 @@ from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
 from tests.support.document_world import SCHEMA, add_documents, build_documents, list_ids
-from tests.support.pinecone_world import PineconeWorld, pinecone_world, without_pauses
+from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.wrapping_world import QUERY, WIDE
 
 FIELDS: dict[str, Any] = {"hybrid": {"textFields": ["title", "body"]}}
@@ -121,25 +121,6 @@ def test_settings_that_leave_no_place_for_it_leave_it_out(
     assert len(world.sent("/search")) == sent
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_service_that_is_busy_in_the_second_search_alone_leaves_the_first_as_the_answer(
-    status: int, world: PineconeWorld, index: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_pauses(monkeypatch)
-    expected = list_ids(qtm.QueryMiddleware().wrap(index.documents.search)(**CALL))
-    world.answers("/search", status, text='"type":"text"')
-    search = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search)
-    for _ in range(2):
-        # What is busy is asked again the next time.
-        retrieval = search.retrieve(**CALL)
-        assert [(it.stage, it.reason) for it in retrieval.degradations] == [
-            ("search.text_clause", "failed")
-        ]
-        assert list_ids(retrieval.response) == expected
-    world.recovers()
-    assert search.retrieve(**CALL).status == "full"
-
-
 @pytest.mark.parametrize("fields", [["vec"], ["title", "nowhere"]])
 def test_a_clause_that_is_refused_is_not_tried_again(
     fields: list[str], world: PineconeWorld, index: Any
@@ -172,14 +153,6 @@ def test_check_names_the_clause_and_the_field_of_the_texts(index: Any) -> None:
     assert found["text"].values["field"] == "body"
     partial = functools.partial(index.documents.search, **CALL)
     assert read_findings(qtm.QueryMiddleware().wrap(partial).check())["query"] == found["query"]
-
-
-def test_check_tells_of_a_text_clause_that_the_index_refuses(index: Any) -> None:
-    for fields, is_refused in (("vec", True), ("body", False)):
-        config = {"hybrid": {"textFields": [fields]}}
-        check = qtm.QueryMiddleware(config).wrap(index.documents.search).check(**CALL)
-        assert ("problem" in read_findings(check)) == is_refused
-        assert ("full_text_search" in str(check)) == is_refused
 
 
 @pytest.mark.parametrize("fields", [None, ["title"]])

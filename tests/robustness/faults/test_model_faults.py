@@ -27,11 +27,8 @@ class Fault:
 FAULTS = (
     Fault("400", failure(400), "rejected"),
     Fault("401", failure(401), "unauthorized"),
-    Fault("403", failure(403), "unauthorized"),
-    Fault("404", failure(404), "rejected"),
     Fault("429", failure(429), "rate_limited"),
     Fault("500", failure(500), "unavailable"),
-    Fault("503", failure(503), "unavailable"),
     Fault("refusal as a field", completion(None, refusal="I can't help with that."), "refused"),
     Fault("refusal in words", completion("I'm sorry, but I can't help with that."), "refused"),
     Fault(
@@ -39,13 +36,10 @@ FAULTS = (
     ),
     Fault("content filter", completion("", finish="content_filter"), "refused"),
     Fault("empty text", completion(""), "empty"),
-    Fault("no text", completion(None), "empty"),
     Fault("no choices", {"choices": []}, "empty"),
     Fault("empty object", {}, "empty"),
-    Fault("empty value", {"rewrite": "  "}, "empty"),
     Fault("an essay", completion(ESSAY), "unparsable"),
     Fault("other JSON", {"weather": {"temperature": 21}}, "unparsable"),
-    Fault("a list of numbers", completion("[1, 2, 3]"), "unparsable"),
     Fault("broken off", completion('{"rewrite": "Does the dog Ja', finish="length"), "truncated"),
     Fault("broken off and nobody says so", completion('{"rewrite": "Does the dog Ja'), "truncated"),
     Fault(
@@ -123,11 +117,6 @@ SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {
         completion("Which illness does Jaco have?"),
         ("Which illness does Jaco have?",),
     ),
-    "labelled": (
-        "rewrite",
-        completion("Rewrite: Which illness does Jaco have?"),
-        ("Which illness does Jaco have?",),
-    ),
     "too many": (
         "decompose",
         {
@@ -137,11 +126,6 @@ SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {
             ]
         },
         tuple(f"What does vet {name} say of Jaco?" for name in ("Ann", "Ben", "Cem", "Dan")),
-    ),
-    "too few": (
-        "multi_query",
-        {"paraphrases": ["Is Jaco ill in any way?"]},
-        ("Is Jaco ill in any way?",),
     ),
     "broken off after the first": (
         "decompose",

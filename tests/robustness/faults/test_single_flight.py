@@ -198,12 +198,9 @@ def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: M
 CHANGES: dict[str, dict[str, Any]] = {
     "tenant": {"cache": {"tenant": "other"}},
     "model": {"transformationModel": "other"},
-    "mode": {"transformationType": "hyde"},
     "prompt": {"llm": {"prompts": {"rewrite": "Say it better."}}},
     "language": {"preprocess": {"language": "en"}},
-    "rules": {"preprocess": {"enabled": False}},
     "temperature": {"llm": {"temperature": 0.5}},
-    "temperature of one": {"llm": {"temperatures": {"rewrite": 0.5}}},
     "guard": {"llm": {"guard": False}},
 }
 

@@ -356,15 +356,6 @@ def test_where_the_text_should_have_been_is_said(signature: str, call: str, advi
     assert advice in retrieval.degradations[0].detail
 
 
-@pytest.mark.parametrize("question", [None, 7, ["old", "older"], [0.5, 0.25]])
-def test_what_is_no_text_is_passed_on(question: Any) -> None:
-    for signature in ("query, top_k=4", "*args, **kw"):
-        search, seen = make_function(signature)
-        retrieval = qm.wrap(search).retrieve(question)
-        assert [it.reason for it in retrieval.degradations] == ["not_text"]
-        assert next(iter(seen[0].values())) in (question, (question,))
-
-
 @pytest.mark.parametrize(
     ("signature", "wrap", "advice"),
     [
@@ -415,17 +406,3 @@ def test_a_config_of_the_functions_own_stays_its_own() -> None:
         qtm.ConfigError, match=r"if <lambda>\(\) needs config=, add a parameter of that name"
     ):
         hidden.retrieve(QUERY, config={"tags": ["mine"]})
-
-
-@pytest.mark.parametrize("keyword", ["config", "qtm_config"])
-def test_a_presets_name_is_the_config_of_one_call(keyword: str) -> None:
-    wrapped = qtm.QueryMiddleware().wrap(lambda query, top_k=2: [{"id": "a", "text": "It is well"}])
-    assert wrapped.retrieve(QUERY).keywords == "jaco health concerns"
-    for preset, keywords in (
-        ("off", ""),
-        ({"preprocess": False}, ""),
-        ("rules", "jaco health concerns"),
-    ):
-        assert wrapped.retrieve(QUERY, **{keyword: preset}).keywords == keywords
-    with pytest.raises(qtm.ConfigError, match="did you mean off"):
-        wrapped.retrieve(QUERY, **{keyword: "of"})

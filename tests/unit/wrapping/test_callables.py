@@ -108,10 +108,6 @@ class AsyncCallable:
         return rows(query)
 
 
-def keyed(collection: str, query: str, top_k: int = 4) -> Any:
-    return rows(collection)
-
-
 def nested() -> Any:
     shelf = rows("nested")
 
@@ -124,30 +120,21 @@ def nested() -> Any:
 
 PLAIN: dict[str, Callable[[], Any]] = {
     "function": lambda: qm.wrap(function),
-    "nested": nested,
-    "lambda": lambda: qm.wrap(lambda query, top_k=4: rows(query)),
     "method": lambda: Service().method,
     "method of a subclass": lambda: Sub().method,
     "bound method": lambda: qm.wrap(Service().plain),
     "class method inside": lambda: Service.class_inside,
-    "class method inside, of an object": lambda: Service().class_inside,
     "class method outside": lambda: Service.class_outside,
-    "class method outside, of an object": lambda: Service().class_outside,
     "static method inside": lambda: Service.static_inside,
     "static method outside": lambda: Service().static_outside,
     "decorated inside": lambda: Service().decorated,
     "decorated outside": lambda: traced(qm.wrap(function)),
     "partial": lambda: qm.wrap(functools.partial(function, top_k=2)),
-    "partial with what comes first": lambda: qm.wrap(functools.partial(keyed, "dogs")),
-    "partial of a partial": lambda: qm.wrap(
-        functools.partial(functools.partial(keyed, "dogs"), top_k=2)
-    ),
     "partial of a wrapped one": lambda: functools.partial(qm.wrap(function), top_k=2),
     "callable object": lambda: qm.wrap(Finder()),
     "wrapped twice": lambda: qm.wrap(qtm.middleware(function)),
     "builtin-like": lambda: qm.wrap({QUERY: rows()}.get),
     "no parentheses": lambda: qtm.middleware(function),
-    "parentheses": lambda: qtm.middleware()(function),
     "options": lambda: qtm.middleware(config={"topK": 5}, query_arg="query")(function),
 }
 
@@ -160,15 +147,11 @@ AWAITED: dict[str, Callable[[], Any]] = {
     "decorated inside": lambda: qm.wrap(atraced(coroutine)),
     "decorated by a plain wrapper": lambda: qm.wrap(traced(coroutine)),
     "partial": lambda: qm.wrap(functools.partial(coroutine, top_k=2)),
-    "partial of a partial": lambda: qm.wrap(
-        functools.partial(functools.partial(coroutine), top_k=2)
-    ),
     "callable object": lambda: qm.wrap(AsyncCallable()),
     "lambda that is said to be one": lambda: qm.wrap(
         lambda query, top_k=4: coroutine(query, top_k), kind="async"
     ),
     "wrapped twice": lambda: qm.wrap(qtm.middleware(coroutine)),
-    "no parentheses": lambda: qtm.middleware(coroutine),
     "parentheses": lambda: qtm.middleware()(coroutine),
 }
 

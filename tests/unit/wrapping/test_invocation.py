@@ -19,7 +19,6 @@ from tests.support.retrieval_world import (
     WIDE,
     Way,
     every_way,
-    ids,
     kinds,
     reasons,
     scripted,
@@ -154,18 +153,6 @@ def test_an_embedding_that_fails_for_the_variants_leaves_the_original(way: Way) 
     assert retrieval.response == retrieved(way, Embedding(), {})[0].response
 
 
-@every_way
-def test_distances_are_fused_the_right_way_round(way: Way) -> None:
-    retrieval, _ = retrieved(
-        way, Embedding(), transforming("decompose", keywordEvidence={"enabled": False}), top_k=8
-    )
-    found = ids(retrieval)
-    distance = {match.id: match.score or 0.0 for match in retrieval.matches}
-    assert distance[found[0]] < distance[found[-1]]
-    fused = [match.fused_score or 0.0 for match in retrieval.matches]
-    assert fused == sorted(fused, reverse=True)
-
-
 # --- responses only the caller knows --------------------------------------------------------------
 
 
@@ -173,7 +160,6 @@ def test_distances_are_fused_the_right_way_round(way: Way) -> None:
 
 TEXTLESS: Final = {
     "ids": (["a-17", "b-18"], "neither a text nor metadata"),
-    "pairs": ([("a-17", 0.9), ("b-18", 0.8)], "neither a text nor metadata"),
     "no metadata": (
         [{"id": "a", "score": 0.9}, {"id": "b", "score": 0.8}],
         "include_metadata=True",
@@ -187,7 +173,6 @@ TEXTLESS: Final = {
     ),
 }
 UNREADABLE: Final = {
-    "joined": ("Jaco is well\nCats sleep", "return the list"),
     "unknown": ({"answer": {"rows": []}}, "read= (response -> list of items)"),
 }
 UNUSABLE: Final = TEXTLESS | UNREADABLE

@@ -35,10 +35,7 @@ TAKERS: Final[dict[str, Callable[..., Any]]] = {
     ("taker", "name", "meant"),
     [
         ("decorator", "topk_arg", "top_k_arg"),
-        ("decorator", "clientt", "client"),
-        ("decorator with parentheses", "onRetrieval", "on_retrieval"),
         ("wrap", "topk_arg", "top_k_arg"),
-        ("wrap", "query_argument", "query_arg"),
         ("transform", "historyy", "history"),
         ("compare", "topk", "top_k"),
         ("compare of a wrapped one", "argumens", "arguments"),
@@ -54,10 +51,7 @@ def test_the_nearest_option_is_named(taker: str, name: str, meant: str) -> None:
     ("taker", "name", "place"),
     [
         ("decorator", "transformationType", 'config={"transformationType": "..."}'),
-        ("decorator", "transformation_type", 'config={"transformationType": "..."}'),
-        ("decorator", "transformationTyp", 'config={"transformationType": "..."}'),
         ("decorator", "candidates", 'config={"keywordEvidence": {"candidates": "..."}}'),
-        ("decorator", "rrfK", 'config={"fusion": {"rrfK": "..."}}'),
         (
             "decorator",
             "method",

@@ -172,8 +172,6 @@ def test_a_models_words_put_a_page_in_order_without_a_search() -> None:
     [
         {"transformationType": "stepback"},
         {"transformationType": "rewrite", "keywordEvidence": {"enabled": False}},
-        {"transformationType": "combined", "keywordEvidence": {"variants": 0}},
-        {"transformationType": "combined", "fusion": {"method": "concat"}},
     ],
 )
 def test_a_model_whose_words_do_not_count_is_not_asked(more: dict[str, Any]) -> None:
@@ -184,24 +182,6 @@ def test_a_model_whose_words_do_not_count_is_not_asked(more: dict[str, Any]) -> 
     assert (model.prompts, found.trace.decision.reason) == ([], "paged")
     qm.wrap(calls.search, page_arg=False).retrieve(QUERY)
     assert model.prompts
-
-
-def test_a_page_that_is_named_may_be_a_field_of_a_request() -> None:
-    sizes = list[int]()
-
-    def search(body: dict[str, Any]) -> Any:
-        sizes.append(body["size"])
-        return {"hits": {"hits": ROWS[body.get("from", 0) :][: body["size"]]}}
-
-    wrapped = middleware().wrap(
-        search, query_arg="body.query.match.text", top_k_arg="body.size", page_arg="body.from"
-    )
-    query = {"match": {"text": QUERY}}
-    pages = [wrapped({"query": query, "size": 5, "from": place}) for place in (0, 5, 10)]
-    assert sizes == [5, 5, 5]
-    assert sorted(int(row["id"]) for page in pages for row in page["hits"]["hits"]) == list(
-        range(15)
-    )
 
 
 def test_any_keywords_are_remembered_by_the_function_alone() -> None:

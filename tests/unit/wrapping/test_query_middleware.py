@@ -71,17 +71,6 @@ def test_the_call_goes_before_the_decorator(way: Way) -> None:
     assert asked_for(searched) == 20
 
 
-def test_an_error_says_what_the_settings_were_given_to() -> None:
-    middleware = qtm.QueryMiddleware()
-    for given_to, give in {
-        "decorator": lambda wrong: qtm.middleware(config=wrong)(str),
-        "QueryMiddleware": qtm.QueryMiddleware,
-        "reload": middleware.reload,
-    }.items():
-        with pytest.raises(qtm.ConfigError, match=rf"topk is not a setting \({given_to}\)"):
-            give({"topk": 4})
-
-
 # --- clients --------------------------------------------------------------------------------------
 
 
@@ -104,14 +93,6 @@ class Closing(ScriptedModel):
 
     async def aclose(self) -> None:
         self.aclosed += 1
-
-
-def test_a_middleware_closes_its_model_at_the_end_of_its_block() -> None:
-    model = Closing(scripted)
-    with qtm.QueryMiddleware(client=model) as qm:
-        assert qm.wrap(plain)(QUERY)
-        assert model.closed == 0
-    assert (model.closed, model.aclosed) == (1, 0)
 
 
 async def test_a_middleware_closes_its_model_at_the_end_of_its_async_block() -> None:

@@ -67,19 +67,6 @@ def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_a
     assert len(recursive.threads) <= 2
 
 
-def test_another_wrapped_function_within_is_improved() -> None:
-    inner = middleware().wrap(lambda query, top_k=4: rows())
-    found: list[Any] = []
-
-    @middleware().wrap
-    def outer(query: str, top_k: int = 4) -> Any:
-        found.append(inner(query, top_k))
-        return rows()
-
-    outer(QUERY)
-    assert [ids(it) for it in found] == [["near", "far"]] * 2
-
-
 async def test_a_task_that_outlives_the_search_it_was_begun_in_is_nested_no_more() -> None:
     later: list[asyncio.Task[Any]] = []
     go_on = asyncio.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import threading
@@ -105,20 +104,6 @@ def test_a_share_of_nothing_retrieves_nothing_and_a_share_of_all_retrieves_all(
     assert len(records(log) if log.exists() else []) == runs
 
 
-async def test_an_asynchronous_function_is_retrieved_in_its_own_loop(log: Path) -> None:
-    loops: list[Any] = []
-
-    async def plain(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-        loops.append(asyncio.get_running_loop())
-        return search(query, top_k)
-
-    qm = middleware(log)
-    assert ids(await qm.wrap(plain)(QUERY)) == ["a", "b", "c"]
-    await await_until(lambda: qm.health().shadow.finished)
-    assert records(log)[0]["shadow"]["kept"] == 2
-    assert set(loops) == {asyncio.get_running_loop()}
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: bool) -> None:
     qm = middleware(log)
@@ -152,15 +137,6 @@ def test_work_that_piles_up_is_dropped_and_counted_and_told_in_the_log(log: Path
     release.set()
     finished(qm, MOST_AT_ONCE)
     assert sum(it["shadow"]["dropped"] for it in records(log)) == 7
-
-
-def test_one_call_may_leave_the_shadow_and_a_reload_ends_it(log: Path) -> None:
-    qm = middleware(log, 0.0)
-    wrapped = qm.wrap(search)
-    assert "d" in ids(wrapped.retrieve(QUERY, config={"shadow": None}).response)
-    assert ids(wrapped(QUERY)) == ["a", "b", "c"]
-    qm.reload({"shadow": None})
-    assert "d" in ids(wrapped(QUERY))
 
 
 def test_a_model_is_asked_in_the_shadow_alone_and_an_answer_comes_from_the_plain_passages(

@@ -7,8 +7,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import qtmiddleware as qtm
@@ -59,12 +57,6 @@ def test_a_retrieval_tells_everything(way: Way) -> None:
             "keyword_evidence",
         )
     }
-
-
-@given(st.text())
-def test_the_keywords_are_those_of_preprocess_and_none_where_it_could_not_run(query: str) -> None:
-    keywords = qtm.QueryMiddleware().wrap(lambda query, top_k=3: []).retrieve(query).keywords
-    assert keywords == (qtm.preprocess(query) if query and not query.isspace() else "")
 
 
 @every_way
@@ -162,22 +154,6 @@ def test_a_list_of_queries_is_retrieved_as_each_by_itself(is_async: bool) -> Non
     assert [it.response for it in found] == [it.response for it in alone]
     assert [it.degradations for it in found] == [it.degradations for it in alone]
     assert retrieve_many(wrapped, is_async, []) == []
-
-
-@both_ways
-def test_the_list_stands_wherever_the_query_would(is_async: bool) -> None:
-    class Index:
-        @qtm.QueryMiddleware().wrap
-        def find(self, question: str, namespace: str = "") -> list[dict[str, Any]]:
-            return [{"id": f"{namespace}{question}", "score": 0.5, "text": question}]
-
-    def nested(*, inputs: dict[str, str], top_k: int = 2) -> list[dict[str, Any]]:
-        return [{"id": inputs["text"], "score": 0.5, "text": inputs["text"]}]
-
-    wrapped = qtm.QueryMiddleware().wrap(nested, query_arg="inputs.text")
-    found = retrieve_many(wrapped, is_async, inputs={"text": ["a", "b"]})
-    found += retrieve_many(Index().find, is_async, question=("c", "d"), namespace="n/")
-    assert [it.matches[0].id for it in found] == ["a", "b", "n/c", "n/d"]
 
 
 @both_ways
