@@ -12,6 +12,7 @@ import json
 import re
 from collections import UserDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import getattr_static, getmembers_static, isawaitable, ismemberdescriptor
@@ -295,7 +296,9 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
             names = getattr(class_, "attribute_map", None)
             if not isinstance(names, dict):
                 names = _list_attributes(class_, tuple(getattr(value, "__dict__", ())))
-            fields = {name: _get_field(value, name) for name in names}
+            for name in names:
+                with suppress(Exception):
+                    fields[name] = getattr(value, name, None)
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return fields
