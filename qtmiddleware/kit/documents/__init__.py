@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents import formats
 from qtmiddleware.kit.documents.chunking import Chunk, check_sizes, cut_into_chunks
-from qtmiddleware.kit.documents.converting import Converter, read_file
+from qtmiddleware.kit.documents.converting import READERS, Converter, read_file
 from qtmiddleware.kit.documents.finding import find_documents, format_file_counts
 from qtmiddleware.kit.documents.pieces import OWN, Location, Piece, shorten_location
 
@@ -61,7 +60,7 @@ def read_document(
     if extension in _OLD:
         detail = f"save it as {_OLD[extension]} first"
         raise UnreadableDocument(path, "an old Office format", detail)
-    if extension not in formats.READERS:
+    if extension not in READERS:
         return read_file(path, follow_link=follow_link)
     try:
         with nullcontext(converter) if converter is not None else Converter() as opened:

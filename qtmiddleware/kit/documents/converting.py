@@ -1,4 +1,4 @@
-"""Read documents that are not plain text, such as PDF files, in a separate process.
+"""Read all documents but plain text in a separate process, within limits of memory and time.
 
 If a document makes its reader hang or crash, only this document is skipped.
 """

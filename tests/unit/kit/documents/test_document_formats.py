@@ -98,11 +98,12 @@ CELLS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
     mark=st.sampled_from(",;\t"),
 )
 def test_every_cell_of_a_csv_is_in_the_text_of_its_row(
-    tmp_path: Path, rows: list[list[str]], mark: str
+    tmp_path: Path, converter: Converter, rows: list[list[str]], mark: str
 ) -> None:
     quoted = [mark.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows]
     (tmp_path / "a.csv").write_text("\n".join(quoted) + "\n", encoding="utf-8", newline="")
-    texts = {it.location["row"]: it.text for it in read_document(tmp_path / "a.csv")}
+    pieces = read_document(tmp_path / "a.csv", converter=converter)
+    texts = {it.location["row"]: it.text for it in pieces}
     for number, row in enumerate(rows, 1):
         assert all(cell in texts[number] for cell in row)
 
@@ -191,12 +192,12 @@ def leaves(value: Any) -> Iterator[str]:
 @FUZZ
 @given(records=st.lists(VALUES, min_size=1, max_size=6))
 def test_every_value_of_json_is_in_the_text_of_its_record(
-    tmp_path: Path, records: list[Any]
+    tmp_path: Path, converter: Converter, records: list[Any]
 ) -> None:
     (tmp_path / "a.json").write_text(json.dumps(records))
     texts = dict.fromkeys(range(1, len(records) + 1), "")
     try:
-        for it in read_document(tmp_path / "a.json"):
+        for it in read_document(tmp_path / "a.json", converter=converter):
             texts[int(it.location["record"])] += it.text
     except UnreadableDocument:
         assert not "".join(leaf for record in records for leaf in leaves(record)).strip()

@@ -178,7 +178,14 @@ def test_a_long_name_or_heading_makes_no_large_text_of_a_small_file(
     assert found[-1].location == {"title": "t" * PLACE_CHARS, "heading": "h" * PLACE_CHARS}
     values = ",".join(f'"{number}": 1' for number in range(1_000))
     (tmp_path / "a.json").write_text('{"' + "k" * 100_000 + '": {' + values + "}}")
-    assert sum(len(it.text) for it in read_document(tmp_path / "a.json")) < 200_000
+    found = read_document(tmp_path / "a.json", converter=converter)
+    assert sum(len(it.text) for it in found) < 200_000
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="no process is held to a limit of memory")
+def test_a_file_of_nothing_but_brackets_takes_too_much_memory(reason: Any) -> None:
+    assert reason("a.json", b"[" + b"[]," * (40 << 20) + b"[]]") == "too large"
 
 
 # --- the process they are read in
