@@ -5,11 +5,10 @@ from the question. Without question words, vector searches get worse and word se
 
 ``hybrid.method`` sets how a passage's merged score is computed:
 
-- ``weighted``: the scores of each search are scaled to the range 0 to 1 (min-max). The merged score
-  is the sum of both scaled scores times the weights of their searches. If all scores of a search
-  are equal, they become 1. A passage gets 0 from a search that did not find the passage.
-- ``rrf``: reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009). The merged score is the sum
-  of weight / (k + rank) over both searches. Ranks begin at 1, and k is ``fusion.rrfK``.
+- ``weighted``: the sum of each search's scores, scaled to 0 to 1 (min-max), times its weight. Equal
+  scores become 1. A passage gets 0 from a search that did not find it.
+- ``rrf``: reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009): the sum of weight /
+  (k + rank) over both searches. Ranks begin at 1, and k is ``fusion.rrfK``.
 """
 
 from __future__ import annotations
@@ -62,15 +61,13 @@ class Hybrid:
 
     Both searches run at the same time, the word search in a daemon thread. A search with weight 0
     is not run. An exception from the vector search is raised to the caller. If the word search
-    fails or takes too long, only the vector search's passages are returned. The first such failure
-    is logged as a warning.
+    fails or takes too long, only the vector search's passages are returned, and a warning is logged
+    once.
 
     Args:
-        vector_search: a function of ``(query, top_k)`` that searches by vectors. If the call has a
-            filter, the function also gets ``filter=``. It returns a response in any shape that the
-            middleware reads, such as the response of a dense Pinecone index.
-        keyword_search: a function with the same parameters that searches by words, for example in a
-            sparse Pinecone index.
+        vector_search: a function of ``(query, top_k)``, and ``filter=`` if the call has a filter.
+            It returns a response in any shape that the middleware reads.
+        keyword_search: a function with the same parameters that searches by words.
         options: the settings group ``hybrid``. Each search is asked for ``fusion_top_k`` passages,
             or for *top_k* passages if that is more. ``search_top_k`` is the default of *top_k*.
         rrf_k: the constant k of the method ``rrf``.

@@ -2,14 +2,10 @@
 
     documents -> chunks -> [contexts] -> vectors -> store
 
-The run works on a few documents at a time. Ids are deterministic, and a write replaces passages
-with the same ids. A document is marked as done in the ledger, the SQLite file
-``<indexPath>.ingest``, after the store has all its passages. If a run is killed, the next run does
-the unmarked documents again. Vectors and contexts are saved in the ledger at once, so that nothing
-is paid for twice.
-
-Only the owner can read the ledger. If you delete it, the next run embeds everything again, but
-cannot know which passages of earlier runs are outdated.
+Ids are deterministic, and a write replaces passages with the same ids. A document is marked as done
+in the ledger, the SQLite file ``<indexPath>.ingest``, after the store has all its passages. If a
+run is killed, the next run does the unmarked documents again. Vectors and contexts are saved in the
+ledger at once, so that nothing is paid for twice.
 """
 
 from __future__ import annotations
@@ -154,12 +150,10 @@ def ingest(
 
     New and changed documents are read, split into chunks, embedded and stored. Unchanged documents
     are skipped, and deleted documents are removed. A document that cannot be read is reported, and
-    its old chunks stay. Documents of other data paths in the same index are not changed. A file in
-    two data paths belongs to the data path ingested last.
+    its old chunks stay. Documents of other data paths in the same index are not changed.
 
     If the run is killed or interrupted, the next run completes the work, without embedding a text
-    or asking for a context twice. Only a few documents are in memory at a time. Counts are logged
-    to ``qtmiddleware.ingest``.
+    or asking for a context twice. Counts are logged to ``qtmiddleware.ingest``.
 
     Args:
         data_path: a file, a folder or a glob. By default, the setting ``dataPath``.

@@ -104,11 +104,7 @@ class Ledger:
 
 
 def build_ledger_path(settings: Settings) -> str:
-    """Return the path of the ledger: ``indexPath`` with ``.ingest`` appended.
-
-    For Pinecone, the path includes a hash of the index and namespace, because several namespaces
-    may share one ``indexPath``.
-    """
+    """Return the path of the ledger; for Pinecone, it includes a hash of index and namespace."""
     path, options = Path(settings.index_path).expanduser(), settings.store
     if options.kind != "pinecone":
         return f"{path}.ingest"
@@ -118,11 +114,7 @@ def build_ledger_path(settings: Settings) -> str:
 
 @contextmanager
 def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
-    """Open the index's ledger for the ``with`` block.
-
-    The ledger of a `MemoryStore` lives as long as the store. Raises `StoreError` if another run
-    uses the ledger.
-    """
+    """Open the ledger for the ``with`` block; that of a `MemoryStore` stays open."""
     if isinstance(store, MemoryStore):
         store.ledger = store.ledger or Ledger(MEMORY)
         yield store.ledger

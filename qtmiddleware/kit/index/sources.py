@@ -75,10 +75,9 @@ class Source:
     def compute_fingerprint(self, path: Path, version: str) -> str:
         """Return a hash of the file, of all settings that affect its passages, and of *version*.
 
-        Raises `UnreadableDocument` if the file cannot be opened, or is a link in a folder or
-        pattern. With such a link, people who can write to the folder could make this process read
-        any file. If the data path itself is a link, the link is followed.
+        Raises `UnreadableDocument` if the file cannot be opened, or is a link in a folder.
         """
+        # With a link, people who can write to the folder could make this process read any file.
         if path.is_symlink() and not self.is_file:
             detail = "it is a link; name the file it leads to"
             raise UnreadableDocument(path, "cannot be opened", detail)
@@ -90,21 +89,14 @@ class Source:
         return hashlib.sha256(json.dumps([content, version, *self._version]).encode()).hexdigest()
 
     def build_name(self, path: Path, is_taken: Callable[[str], object]) -> str:
-        """Return a name for the document at *path* that is not taken yet, as `encode_path` does.
-
-        The ids of its passages begin with it.
-        """
+        """Return a name for the document at *path* that is not taken; its ids begin with it."""
         name = build_document_name(self._build_relative_path(path))
         if is_taken(name):
             name = f"{name}~{hashlib.sha256(identify_file(path).encode()).hexdigest()[:6]}"
         return name
 
     def read_passages(self, path: Path, name: str, converter: Converter) -> list[Passage]:
-        """Return a passage for each chunk that is not blank, with ids such as ``notes.md#0``.
-
-        Raises `UnreadableDocument` and `MissingExtra`, and `NotTaken` if no reader supports the
-        file.
-        """
+        """Return a passage for each chunk that is not blank, with ids such as ``notes.md#0``."""
         source = replace_surrogates(self._build_relative_path(path))
         passages: list[Passage] = []
         title = ""
