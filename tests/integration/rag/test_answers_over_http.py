@@ -84,16 +84,6 @@ def test_an_answer_comes_with_its_citations_and_its_cost(
 
 
 @both
-def test_what_a_passage_commands_is_sent_inside_the_data_alone(
-    ask: Any, searching: Any, chat: ModelServer
-) -> None:
-    ask(searching)
-    system, _ = chat.bodies[0]["messages"]
-    assert "HACKED" not in system["content"]
-    assert [entry["text"] for entry in user(chat.bodies[0])["passages"]] == list(PASSAGES.values())
-
-
-@both
 def test_a_synthesis_costs_the_sum_of_its_calls(
     ask: Any, searching: Any, chat: ModelServer
 ) -> None:
@@ -160,25 +150,6 @@ def test_an_answer_that_has_ended_is_whole_however_long_its_cost_takes(
     assert (trace.llm_calls, trace.output_tokens, trace.cost_usd) == (1, 0, None)
 
 
-def test_an_awaited_answer_that_has_ended_is_whole_however_long_its_cost_takes(
-    unaccounted: ModelServer,
-) -> None:
-    async def asearch(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-        return search(query, top_k)
-
-    async def read() -> qtm.Answer:
-        async with openai.AsyncOpenAI(api_key=SECRET, base_url=unaccounted.url) as client:
-            searching: Any = qtm.QueryMiddleware(
-                {"answer": {"timeoutMs": 600_000}}, client=client
-            ).wrap(asearch)
-            async with searching.astream_answer(QUERY) as stream:
-                assert "".join([piece async for piece in stream]) == "He is well [1]."
-            answer: qtm.Answer = stream.answer
-            return answer
-
-    assert asyncio.run(read()).status == "full"
-
-
 @both
 def test_what_a_call_that_was_given_up_cost_is_not_known(
     ask: Any, searching: Any, chat: ModelServer
@@ -217,20 +188,6 @@ def test_an_asynchronous_client_streams_into_a_loop(chat: ModelServer) -> None:
 
     answer = asyncio.run(read())
     assert answer.retrieval.trace.cost_usd == pytest.approx(PRICE)
-
-
-def test_an_asynchronous_client_answers_and_streams_to_one_who_blocks(chat: ModelServer) -> None:
-    client = openai.AsyncOpenAI(api_key=SECRET, base_url=chat.url)
-    with qtm.QueryMiddleware(client=client) as middleware:
-        searching: Any = middleware.wrap(search)
-        assert searching.answer(QUERY).text == "He is well [1]."
-        with searching.stream_answer(QUERY) as stream:
-            pieces = list(stream)
-        assert len(pieces) > 1
-        assert "".join(pieces) == stream.answer.text == "He is well [1]."
-        with searching.stream_answer(QUERY) as stream:
-            assert next(stream)
-    assert stream.shown
 
 
 def test_an_asynchronous_function_answers_one_who_blocks() -> None:

@@ -77,14 +77,6 @@ def test_the_marker_is_never_shown(telling: Telling, mark: str) -> None:
 
 
 @every_stream
-def test_invented_marks_are_never_shown(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(answer=[*"Fit [77] and [1, 78] well [2-3]."]))
-    answer, pieces = telling.told(searched, QUERY)
-    assert "".join(pieces) == answer.text == "Fit and [1] well [2][3]."
-    assert troubles(answer) == [("citations", "invented")]
-
-
-@every_stream
 def test_a_stream_that_breaks_off_raises_after_what_came(telling: Telling) -> None:
     searched = telling.way.wrap(
         script=scripted(answer=["Jaco is", " fit", ModelError("unavailable")])
@@ -224,19 +216,6 @@ async def test_a_cancelled_listener_stops_the_model(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert model.stopped.is_set()
-
-
-async def test_a_model_that_cancels_itself_keeps_nobody_waiting() -> None:
-    class Cancelling(ScriptedModel):
-        async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
-            yield "Jaco "
-            raise asyncio.CancelledError
-
-    pieces = awaited(Cancelling("never said"), Deadline.after(600))
-    assert await anext(pieces) == "Jaco "
-    with pytest.raises(ModelError) as caught:
-        await anext(pieces)
-    assert caught.value.reason == "cancelled"
 
 
 def test_a_slow_listener_gets_everything() -> None:

@@ -202,24 +202,6 @@ def test_a_synthesis_that_fails_leaves_the_part_that_rests_on_most_passages(
 
 
 @every_telling
-@pytest.mark.parametrize("parts", [[], [HEALTH]])
-def test_a_simple_question_is_answered_at_once_and_nothing_is_wrong(
-    telling: Telling, parts: list[str]
-) -> None:
-    def script(prompt: Prompt) -> Any:
-        return (
-            {"sub_queries": parts}
-            if prompt.mode == "decompose"
-            else {"answer": "Plainly [1]."}[prompt.mode]
-        )
-
-    answer = telling.answer(telling.way.wrap(script=script, config=synthesis()), BROAD)
-    assert answer.text == "Plainly [1]."
-    assert answer.sub_answers == ()
-    assert [it for it in troubles(answer) if it[0] != "transform.decompose"] == []
-
-
-@every_telling
 def test_a_part_whose_search_fails_is_left_out(telling: Telling) -> None:
     calls: list[str] = []
 
@@ -251,20 +233,6 @@ def test_the_searches_of_the_parts_keep_the_limit(
     answer = telling.answer(searched, BROAD)
     assert len(searched.calls) == searches
     assert answer.text == ("All [1]." if searches > 1 else "Plainly [1].")
-
-
-@every_telling
-def test_parts_that_find_nothing_are_not_put_to_the_model(telling: Telling) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        return [] if query in (VET, FEE) else search(query, top_k)
-
-    searched = telling.way.wrap(
-        respond, script=scripted(sub_answer=SAID, answer="Plainly [1]."), config=synthesis()
-    )
-    answer = telling.answer(searched, BROAD)
-    assert answer.text == "Plainly [1]."
-    assert [it.reason for it in answer.sub_answers] == ["", "no_passages", "no_passages"]
-    assert len(asked(searched, "sub_answer")) == 1
 
 
 @every_telling
