@@ -19,16 +19,42 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from unittest.mock import patch
-
-if TYPE_CHECKING:
-    from benchmarks.evidence.candidates import Place
 
 RATE: Final = 0.35
 ORDERS: Final = 10
 
 Signals = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one set and its recorded replies lie; *is_large* says that it is one of many topics."""
+
+    name: str
+    folder: Path
+    recording: Path
+    is_large: bool = False
+
+
+def find_places(data: Path, recordings: Path) -> list[Place]:
+    """Every set with recorded replies: those of *data*, the demo and the invented documents."""
+    own = {
+        "demo": Path("qtmiddleware/kit/demo/data"),
+        "orrisdale": Path("benchmarks/data/orrisdale"),
+    }
+    return [
+        *(
+            Place(file.stem, data / "small" / file.stem, file)
+            for file in sorted((recordings / "small").glob("*.jsonl"))
+        ),
+        *(Place(name, folder, folder / "recordings.jsonl") for name, folder in own.items()),
+        *(
+            Place(file.stem, data / file.stem, file, is_large=True)
+            for file in sorted(recordings.glob("*.jsonl"))
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -42,7 +68,6 @@ class Asked:
 
 def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.evidence.candidates import find_places
     from benchmarks.quality.report import table
     from qtmiddleware.retrieval.gate import _EXPECTED
 
@@ -57,13 +82,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=RATE, help="the share of calls")
     options = parser.parse_args()
     names = options.sets.split(",") if options.sets else []
-    places = [it for it in find_places(options.data, options.recordings) if it.recording]
+    places = find_places(options.data, options.recordings)
     sets = {it.name: ask(it) for it in places if not names or it.name in names}
     sets = {name: asked for name, asked in sets.items() if asked}
     head = ["set", "questions", "rules", "always", "random", "oracle", "static"]
     measured = {name: measure(asked, options.rate, list(_EXPECTED)) for name, asked in sets.items()}
     rows = [[name, str(len(sets[name])), *format_row(found)] for name, found in measured.items()]
-    large = {it.name for it in places if it.group == "large"}
+    large = {it.name for it in places if it.is_large}
     for title, some in (
         ("mean of large sets", measured.keys() & large),
         ("mean of the others", measured.keys() - large),
@@ -103,7 +128,6 @@ def ask(place: Place) -> list[Asked]:
     from qtmiddleware.kit.evaluation.recorded import RecordedModel
     from qtmiddleware.retrieval.gate import LOOKED_AT, Gate, measure_signals
 
-    assert place.recording is not None
     replies = records(place.recording)
     data = Dataset.load(place.folder).only(replies)
     data = data.only({question.id for question in data.questions if not question.history})

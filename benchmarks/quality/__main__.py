@@ -24,7 +24,6 @@ def main() -> None:
         ablation,
         beside_peers,
         embedding_models,
-        private,
         small,
         systems,
         wrong_model,
@@ -44,10 +43,6 @@ def main() -> None:
             "other libraries on the same replies and vectors (see setup-peers)",
         ),
         "small": (small.run, "small collections of one topic, by preset"),
-        "private": (
-            private.run,
-            "documents in a vocabulary that no model knows, which lie in benchmarks/data",
-        ),
     }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
