@@ -7,31 +7,24 @@ loads the word lists.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.preprocessing.lexicon import (
     DEFAULT,
     Lexicon,
-    Markers,
-    apply_user_words,
-    collect_language_markers,
+    adjust_lexicon,
     guess_language,
     load_lexicon,
     read_user_words,
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
-from qtmiddleware.preprocessing.stripping import (
-    fold_tokens,
-    is_typed_in_capitals,
-    strip_stop_words,
-)
+from qtmiddleware.preprocessing.stripping import Words, is_typed_in_capitals, strip_stop_words
 from qtmiddleware.preprocessing.text import find_dominant_script, fold_case
-from qtmiddleware.preprocessing.tokeniser import Token, tokenise
+from qtmiddleware.preprocessing.tokeniser import tokenise
 
 __all__ = [
     "LANGUAGES",
@@ -59,8 +52,8 @@ class ExtractedKeywords:
     """The keywords that `extract_keywords` found in a text.
 
     Attributes:
-        keywords: The keywords, separated by spaces.
-        language: The language code of the word list that was used, or ``""`` if none was used.
+        keywords: the keywords, separated by spaces.
+        language: the code of the word list that was used, or ``""`` if none was used.
     """
 
     keywords: str
@@ -79,26 +72,23 @@ def extract_keywords(
     The parameters and errors are the same as in `preprocess`.
     """
     _check_text(text)
-    word_lists = _load_word_lists(
+    lexicons = _load_lexicons(
         read_user_words(keep_words, "keepWords"), read_user_words(extra_words, "extraWords")
     )
-    language_code = _read_language_code(language)
-    keywords, opens_with_name, used_language = _strip_once(text, language_code, word_lists)
+    code = _read_language_code(language)
+    keywords, opens_with_name, used = _strip_once(text, code, lexicons)
     # The keywords may themselves begin like a question, so the rules run until nothing changes.
     # Preparing the keywords again in the same language then changes nothing, unless they open with
     # a name that looks like a question word: another pass would remove the "Can" of "Can Yaman".
     for _ in range(PASSES):
         # Most keywords are final after the first pass. This check saves the second pass.
-        removable_words = word_lists.removable_words[used_language]
-        if opens_with_name or (used_language and _are_keywords_final(keywords, removable_words)):
-            return ExtractedKeywords(keywords, used_language)
+        if opens_with_name or (used and _are_final(keywords, lexicons[used])):
+            return ExtractedKeywords(keywords, used)
         previous = keywords
-        keywords, opens_with_name, _ = _strip_once(
-            keywords, language_code or used_language, word_lists
-        )
+        keywords, opens_with_name, _ = _strip_once(keywords, code or used, lexicons)
         if keywords == previous:
-            return ExtractedKeywords(keywords, used_language)
-    return ExtractedKeywords(text, used_language)
+            return ExtractedKeywords(keywords, used)
+    return ExtractedKeywords(text, used)
 
 
 def preprocess(
@@ -134,15 +124,13 @@ def preprocess(
 
 
 def detect_language(text: str) -> str:
-    """Return the language code of *text*.
-
-    Returns ``""`` if the language is unclear or has no word list.
+    """Return the language code of *text*; ``""`` if it is unclear or has no word list.
 
     Raises:
         InvalidQuery: *text* is not a string.
     """
     _check_text(text)
-    return _load_word_lists().read(text).language
+    return _read_words(text, "", _load_lexicons()).lexicon.language
 
 
 def find_protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
@@ -158,108 +146,53 @@ def find_protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]
         ConfigError: The language is unknown.
     """
     _check_text(text)
-    word_lists = _load_word_lists()
-    words = word_lists.read(text, _read_language_code(language))
+    lexicons = _load_lexicons()
+    words = _read_words(text, _read_language_code(language), lexicons)
+    if words.lexicon.language:
+        return find_spans(words, is_unknown_language=False)
     # If the language is unclear, the English list still finds negations such as "not".
-    return find_spans(
-        text,
-        words.tokens,
-        word_lists.lexicons[words.language or DEFAULT],
-        words.is_all_caps,
-        is_unknown_language=not words.language,
-    )
-
-
-class _Words(NamedTuple):
-    """The words of a text.
-
-    Attributes:
-        tokens: The tokens of the text.
-        folded_words: The words in lower case, from `fold_tokens`.
-        is_all_caps: Whether the text is typed in capitals.
-        language: The language code, or ``""`` if it is unclear or its script has no word list.
-    """
-
-    tokens: Sequence[Token]
-    folded_words: Sequence[str]
-    is_all_caps: bool
-    language: str
-
-
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
-class _WordLists:
-    """The word lists of all languages, adjusted to the user's settings.
-
-    Attributes:
-        lexicons: The word lists, by language code. The list for an unclear language, ``""``, has
-            only the user's words.
-        removable_words: The words that the rules may remove, by language code.
-        markers: The words that tell the languages apart.
-        stop_words: The stop words of all languages. Words that are acronyms in capitals, such as
-            "who" (WHO), are left out.
-        has_extra_words: Whether the user's settings have additional words to remove.
-    """
-
-    lexicons: dict[str, Lexicon]
-    removable_words: dict[str, frozenset[str]]
-    markers: Markers
-    stop_words: frozenset[str]
-    has_extra_words: bool
-
-    def read(self, text: str, language_code: str = "") -> _Words:
-        """Return the words of *text*. ``""`` as *language_code* means to detect the language."""
-        tokens = tokenise(text)
-        is_all_caps = is_typed_in_capitals(tokens, self.stop_words)
-        folded_words = fold_tokens(tokens, is_all_caps)
-        # All word lists are Latin.
-        if not _is_latin(text):
-            language_code = ""
-        elif not language_code:
-            # The marks "¿" and "¡" count as Spanish words.
-            marks = (mark for mark in "¿¡" if mark in text)
-            language_code = guess_language(
-                [*filter(None, folded_words), *marks], self.markers, text
-            )
-        return _Words(tokens, folded_words, is_all_caps, language_code)
+    words = Words(words.text, words.tokens, words.folded, lexicons[DEFAULT], words.is_all_caps)
+    return find_spans(words, is_unknown_language=True)
 
 
 @lru_cache(16)
-def _load_word_lists(
-    keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()
-) -> _WordLists:
-    """Return the word lists of all languages, adjusted to the user's words.
+def _load_lexicons(
+    kept_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()
+) -> dict[str, Lexicon]:
+    """Return all word lists by language, adjusted to the user's words.
 
-    The last 16 results are cached.
-
-    Args:
-        keep_words: Words and phrases that are never removed, in lower case.
-        extra_words: More words to remove, in lower case.
+    The list for an unclear language, ``""``, has only the user's words.
     """
-    lexicons = [load_lexicon(language_code) for language_code in LANGUAGES]
-    adjusted = [Lexicon(""), *lexicons]
-    if keep_words or extra_words:
-        adjusted = [apply_user_words(lexicon, keep_words, extra_words) for lexicon in adjusted]
-    return _WordLists(
-        lexicons={lexicon.language: lexicon for lexicon in adjusted},
-        removable_words={
-            lexicon.language: lexicon.collect_removable_words() for lexicon in adjusted
-        },
-        markers=collect_language_markers(lexicons),
-        stop_words=frozenset(
-            word for lexicon in lexicons for word in lexicon.stop - lexicon.acronyms
-        ),
-        has_extra_words=bool(extra_words),
-    )
+    lexicons = [Lexicon(""), *map(load_lexicon, LANGUAGES)]
+    if kept_words or extra_words:
+        lexicons = [adjust_lexicon(lexicon, kept_words, extra_words) for lexicon in lexicons]
+    return {lexicon.language: lexicon for lexicon in lexicons}
 
 
-def _strip_once(
-    text: str,
-    language_code: str,
-    word_lists: _WordLists,
-) -> tuple[str, bool, str]:
-    """Remove question words and other stop words from *text*, in a single pass.
+@cache
+def _collect_stop_words() -> frozenset[str]:
+    """Return the stop words of all languages that are no acronyms in capitals, as "who" is."""
+    lexicons = map(load_lexicon, LANGUAGES)
+    return frozenset().union(*(lexicon.stop - lexicon.acronyms for lexicon in lexicons))
 
-    *language_code* is ``""`` to detect the language.
+
+def _read_words(text: str, code: str, lexicons: dict[str, Lexicon]) -> Words:
+    """Return the words of *text*. The language is detected if *code* is ``""``."""
+    tokens = tokenise(text)
+    is_all_caps = is_typed_in_capitals(tokens, _collect_stop_words())
+    kinds = ("word", "acronym" if is_all_caps else "word")
+    folded = [token.folded_text if token.kind in kinds else "" for token in tokens]
+    if not _is_latin(text):
+        code = ""
+    elif not code:
+        # The marks "¿" and "¡" count as Spanish words.
+        marks = (mark for mark in "¿¡" if mark in text)
+        code = guess_language([*filter(None, folded), *marks], text)
+    return Words(text, tokens, folded, lexicons[code], is_all_caps)
+
+
+def _strip_once(text: str, code: str, lexicons: dict[str, Lexicon]) -> tuple[str, bool, str]:
+    """Remove stop words from *text* in a single pass, in the language *code* or a detected one.
 
     Returns:
         The keywords, or the whole *text* if no word remains.
@@ -267,59 +200,47 @@ def _strip_once(
         The code of the language that was used, or ``""`` if no word list was used.
     """
     # The user may want to remove words of any script.
-    if not (_is_latin(text) or word_lists.has_extra_words):
+    if not (_is_latin(text) or lexicons[""].extra):
         return text, False, ""
-    words = word_lists.read(text, language_code)
-    keywords, opens_with_name = strip_stop_words(
-        text,
-        words.tokens,
-        words.folded_words,
-        word_lists.lexicons[words.language],
-        is_all_caps=words.is_all_caps,
-    )
-    return keywords or text, opens_with_name and bool(keywords), words.language
+    words = _read_words(text, code, lexicons)
+    keywords, opens_with_name = strip_stop_words(words)
+    return keywords or text, opens_with_name, words.lexicon.language
 
 
-def _are_keywords_final(keywords: str, removable_words: Set[str]) -> bool:
-    """Return whether the rules certainly leave *keywords* unchanged.
+def _are_final(keywords: str, lexicon: Lexicon) -> bool:
+    """Return whether the rules certainly leave *keywords* unchanged: plain words, none removable.
 
-    This is certain if *keywords* contains only words and numbers in lower case, and none of
-    *removable_words*. ``False`` means that the rules must be applied to find out.
+    ``False`` means that the rules must be applied to find out.
     """
     words = keywords.split(" ")
     return (
         all(map(str.isalnum, words))
-        and removable_words.isdisjoint(words)
+        and lexicon.all_removable.isdisjoint(words)
         and fold_case(keywords) == keywords
     )
 
 
 def _is_latin(text: str) -> bool:
-    """Return whether the word lists apply to *text*: its script is Latin, or it has no letters."""
+    # All word lists are Latin. A text without letters may have any language.
     return find_dominant_script(text) in ("latin", "")
 
 
 def _read_language_code(language: str) -> str:
-    """Return the language code *language* without its region, or ``""`` for ``auto``.
-
-    Raises:
-        ConfigError: No word list exists for the language.
-    """
-    language_code = str(language).replace("_", "-").partition("-")[0].casefold()
-    if language_code == AUTO:
+    """Return *language* without its region, or ``""`` for ``auto``."""
+    code = str(language).replace("_", "-").partition("-")[0].casefold()
+    if code in LANGUAGES:
+        return code
+    if code == AUTO:
         return ""
-    if language_code not in LANGUAGES:
-        allowed = ", ".join((AUTO, *LANGUAGES))
-        raise ConfigError(
-            f"preprocess.language is {language!r}; there are word lists for {allowed}",
-            path="preprocess.language",
-            value=language,
-            allowed=allowed,
-        )
-    return language_code
+    allowed = ", ".join((AUTO, *LANGUAGES))
+    raise ConfigError(
+        f"preprocess.language is {language!r}; there are word lists for {allowed}",
+        path="preprocess.language",
+        value=language,
+        allowed=allowed,
+    )
 
 
 def _check_text(text: object) -> None:
-    """Raise `InvalidQuery` if *text* is not a string."""
     if not isinstance(text, str):
         raise InvalidQuery(f"the query must be text, not {type(text).__name__}", argument="text")

@@ -64,7 +64,6 @@ _GRAMMAR: Final = rf"""
     )
     (?!\S)
 """
-_COMPARISONS: Final = ("since", "before", "after", "until")
 _STEPS: Final = {"last": -1, "this": 0, "next": 1}
 _DAY: Final = timedelta(days=1)
 _DIGIT: Final = re.compile(r"\d")
@@ -76,10 +75,10 @@ class Period(NamedTuple):
     """A range of days.
 
     Attributes:
-        first: The first day; `date.min` if the range has no beginning.
-        last: The last day; `date.max` if the range has no end.
-        is_relative: Whether the days depend on today's date.
-        words: The words for a relative period in documents: ``("2024",)`` for "last year" in 2025.
+        first: the first day; `date.min` if the range has no beginning.
+        last: the last day; `date.max` if the range has no end.
+        is_relative: whether the days depend on today's date.
+        words: the words for a relative period in documents: ``("2024",)`` for "last year" in 2025.
     """
 
     first: date
@@ -93,7 +92,7 @@ class Period(NamedTuple):
             return f"since {first}"
         if first == date.min:
             return f"until {last}"
-        if (first.month, first.day) == (1, 1) and (last.month, last.day) == (12, 31):
+        if (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
             return str(first.year) if first.year == last.year else f"{first.year} to {last.year}"
         return str(first) if first == last else f"{first} to {last}"
 
@@ -106,7 +105,7 @@ class VersionRange(NamedTuple):
     """A version with its subversions, or a range of versions. 4.2 contains 4.2.1.
 
     Attributes:
-        version: The version that the question names.
+        version: the version that the question names.
         comparison: ``since``, ``after``, ``before``, ``until``, or ``""`` for the version alone.
     """
 
@@ -119,11 +118,12 @@ class VersionRange(NamedTuple):
         # 4.2 and 4.2.0 are the same.
         version += (0,) * (len(self.version) - len(version))
         is_part = version[: len(self.version)] == self.version
+        is_later = version > self.version and not is_part
         return {
-            "since": version >= self.version,
-            "after": version > self.version and not is_part,
-            "before": version < self.version,
-            "until": version < self.version or is_part,
+            "since": is_part or is_later,
+            "after": is_later,
+            "before": not (is_part or is_later),
+            "until": not is_later,
         }.get(self.comparison, is_part)
 
     def __str__(self) -> str:
@@ -135,15 +135,13 @@ class Times:
     """The dates and versions that a question names.
 
     Attributes:
-        tokens: The words of the question in lower case, without accents. A code or a number is one
-            token.
-        denied_tokens: The two tokens after each negation. In "not in Germany", they are "in" and
-            "germany".
-        periods: The periods in the question.
-        versions: The versions in the question.
-        newest: Whether the question asks for the newest document or version.
-        needs_today: Whether a date in the question depends on today's date.
-        relative_tokens: The tokens of relative periods, such as "last" and "year".
+        tokens: the folded words of the question. A code or a number is one token.
+        denied_tokens: the two tokens after each negation: "in" and "germany" in "not in Germany".
+        periods: the periods in the question.
+        versions: the versions in the question.
+        newest: whether the question asks for the newest document or version.
+        needs_today: whether a date in the question depends on today's date.
+        relative_tokens: the tokens of relative periods, such as "last" and "year".
     """
 
     tokens: Sequence[str] = ()
@@ -157,16 +155,11 @@ class Times:
     @property
     def words(self) -> tuple[str, ...]:
         """The words for the relative periods in documents, such as years, without duplicates."""
-        words = (word for period in self.periods for word in period.words)
-        return tuple(dict.fromkeys(words))
+        return tuple(dict.fromkeys(word for period in self.periods for word in period.words))
 
 
 def split_date_tokens(text: str) -> list[str]:
-    """Return the words of *text* in lower case and without accents.
-
-    A code, a version or a date is one word: zp-410, 4.2, 2025-03-01. Only the first `MOST_TOKENS`
-    words are returned.
-    """
+    """Return the first `MOST_TOKENS` folded words of *text*. A version or a date is one word."""
     return split_terms(text)[:MOST_TOKENS]
 
 
@@ -176,7 +169,7 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
     Args:
         text: The question.
         language: The language code of *text*. Unknown codes mean English.
-        get_today: Returns today's date. It is called only if *text* has a relative date.
+        get_today: Returns today's date. It is called only if *text* has a relative date, and once.
     """
     language = language if language in LANGUAGES else DEFAULT
     words = _load_date_words(language)
@@ -189,10 +182,22 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
     times = Times(tokens, frozenset().union(*denied))
     folded = " ".join(tokens)
     # Most questions name no date, and these checks are faster than the grammar.
-    if not words.signs.isdisjoint(tokens) or _NUMBER_SIGN.search(folded):
-        reader = _TimeReader(times, words, get_today)
-        for match in _compile_grammar(language).finditer(folded):
-            reader.record(match)
+    if words.signs.isdisjoint(tokens) and not _NUMBER_SIGN.search(folded):
+        return times
+    # Midnight may pass between two questions for the date.
+    today = cache(get_today)
+    for match in _compile_grammar(language).finditer(folded):
+        kind = str(match.lastgroup)
+        phrase = match[kind]
+        comparison = words.meanings["COMPARISON"].get(match["comparison"], "")
+        if kind == "newest":
+            times.newest = True
+        elif kind == "version":
+            times.versions.append(VersionRange(_read_version_numbers(phrase), comparison))
+        elif period := _read_phrase(kind, phrase, words, today):
+            times.relative_tokens += phrase.split() if period.is_relative else []
+            times.periods.append(_compare(period, comparison, today))
+    times.needs_today = today.cache_info().misses > 0
     return times
 
 
@@ -229,28 +234,20 @@ def read_period(text: str) -> Period | None:
         day = date(int(year), 3 * int(match[2]), 1)
         return Period(*find_first_and_last_day(day, "quarter", 0))
     if re.search(rf"[a-z].*{_YEAR}", text):
-        tokens = " ".join(split_date_tokens(text))
-        dated = _compile_grammar(DEFAULT).fullmatch(tokens)
-        if dated and dated["dated"]:
-            return next(iter(read_times(text, DEFAULT, lambda: None).periods), None)
+        words = _load_date_words(DEFAULT)
+        dated = _compile_grammar(DEFAULT).fullmatch(" ".join(split_date_tokens(text)))
+        if dated and dated["dated"] and not dated["comparison"]:
+            return _read_phrase("dated", dated["dated"], words, lambda: None)
     return None
 
 
 def _read_version_numbers(version: str) -> Version:
-    """Return the numbers of *version*, without a name before them and a suffix."""
     numbers = re.findall(r"\d+(?:\.\d+)*", version)[0]
     return tuple(map(int, numbers.split(".")))
 
 
-def _build_period(
-    year: str | int,
-    month: str | int,
-    day: str | int | None = None,
-) -> Period | None:
-    """Return the period of a day, or of the whole month if *day* is ``None``.
-
-    Returns ``None`` if the date does not exist.
-    """
+def _build_period(year: str | int, month: str | int, day: str | int | None = None) -> Period | None:
+    """Return the period of a day or of a whole month; ``None`` if the date does not exist."""
     try:
         first = date(int(year), int(month), 1 if day is None else int(day))
     except ValueError:
@@ -262,11 +259,11 @@ class _DateWords(NamedTuple):
     """The date words of one language.
 
     Attributes:
-        meanings: Maps the names in the grammar to their phrases, and each phrase to its meaning: a
-            month to its number, "last" to -1, "yesterday" to -1, "years" to ``year``.
-        month_names: The usual name of each month, from January to December.
-        negations: The words that negate.
-        signs: Words of which a question has one if it has a date without a year.
+        meanings: by name in the grammar, the meaning of each phrase: of a month its number, of
+            "last" -1, of "yesterday" -1, of "years" ``year``.
+        month_names: the usual name of each month, from January to December.
+        negations: the words that negate.
+        signs: words of which a question has one if it has a date without a year.
     """
 
     meanings: Mapping[str, Mapping[str, Any]]
@@ -277,30 +274,31 @@ class _DateWords(NamedTuple):
 
 @cache
 def _load_date_words(language: str) -> _DateWords:
-    """Return the date words of *language*, from its word list."""
     lexicon = load_lexicon(language)
     data: Mapping[str, Any] = lexicon.dates
     months = [names.split("|") for names in data.get("months", ())]
     numbers = [names.split("|") for names in data.get("numbers", ())]
-    comparisons = {name: data.get(name, ()) for name in _COMPARISONS}
-    meanings = {
-        "COMPARISON": _map_phrases(comparisons.items()),
-        "STEP": _map_phrases((step, data.get(name, ())) for name, step in _STEPS.items()),
-        "UNIT": _map_phrases(data.get("units", {}).items()),
-        "DAYS": _map_phrases(data.get("days", {}).items()),
-        "MONTH": _map_phrases(enumerate(months, start=1)),
-        "NUMBER": _map_phrases(enumerate(numbers, start=1)),
-        **{
-            name.upper(): _map_phrases([(name, data.get(name, ()))])
-            for name in ("last", "between", "within", "ago", "before_ago", "newest")
-        },
+    groups: dict[str, Iterable[tuple[Any, Sequence[str]]]] = {
+        "COMPARISON": [
+            (name, data.get(name, ())) for name in ("since", "before", "after", "until")
+        ],
+        "STEP": [(step, data.get(name, ())) for name, step in _STEPS.items()],
+        "UNIT": data.get("units", {}).items(),
+        "DAYS": data.get("days", {}).items(),
+        "MONTH": enumerate(months, start=1),
+        "NUMBER": enumerate(numbers, start=1),
     }
-    telling = [
-        *meanings["UNIT"],
-        *meanings["DAYS"],
-        *meanings["MONTH"],
-        *meanings["NEWEST"],
-    ]
+    for name in ("last", "between", "within", "ago", "before_ago", "newest"):
+        groups[name.upper()] = [(name, data.get(name, ()))]
+    meanings = {
+        name: {
+            " ".join(split_terms(phrase)): meaning
+            for meaning, phrases in group
+            for phrase in phrases
+        }
+        for name, group in groups.items()
+    }
+    telling = [phrase for name in ("UNIT", "DAYS", "MONTH", "NEWEST") for phrase in meanings[name]]
     return _DateWords(
         meanings,
         month_names=[fold_text(names[0]) for names in months],
@@ -309,20 +307,10 @@ def _load_date_words(language: str) -> _DateWords:
     )
 
 
-def _map_phrases(groups: Iterable[tuple[Any, Sequence[str]]]) -> dict[str, Any]:
-    """Return the meaning of each phrase, as a text has it, from (meaning, phrases) pairs."""
-    return {
-        " ".join(split_terms(phrase)): meaning for meaning, phrases in groups for phrase in phrases
-    }
-
-
 @cache
 def _compile_grammar(language: str) -> re.Pattern[str]:
     """Return a pattern for a date, a version or a request for the newest document."""
-    alternatives = {
-        "DAY": r"[0-3]?\d(?:st|nd|rd|th|er|o)?",
-        "OF": "of|del?|di",
-    }
+    alternatives = {"DAY": r"[0-3]?\d(?:st|nd|rd|th|er|o)?", "OF": "of|del?|di"}
     for name, phrases in _load_date_words(language).meanings.items():
         longest_first = sorted(phrases, key=len, reverse=True)
         alternatives[name] = "|".join(map(re.escape, longest_first)) or "(?!)"
@@ -331,149 +319,105 @@ def _compile_grammar(language: str) -> re.Pattern[str]:
     return re.compile(grammar, re.VERBOSE)
 
 
-class _TimeReader:
-    """Adds the dates and versions in one question to its `Times`."""
+def _read_phrase(kind: str, phrase: str, words: _DateWords, today: Today) -> Period | None:
+    """Return the period of *phrase*, which matches the group *kind* of the grammar.
 
-    def __init__(self, times: Times, words: _DateWords, get_today: Today) -> None:
-        self._times = times
-        self._words = words
-        self._get_today = get_today
-        self._today: date | None = None
+    Returns ``None`` if the date does not exist, or if today's date is needed and unknown.
+    """
+    if kind == "date":
+        return read_period(phrase)
+    tokens = phrase.split()
+    found = {
+        name: meanings[token]
+        for name, meanings in words.meanings.items()
+        for token in reversed(tokens)
+        if token in meanings
+    }
+    numbers = [int(digits[0]) for token in tokens if (digits := re.match(r"\d+", token))]
+    if kind == "dated":
+        *days_of_month, year = numbers
+        return _build_period(year, found["MONTH"], *days_of_month[:1])
+    now = today()
+    if now is None:
+        return None
+    if kind == "undated":
+        return _build_undated_month(now, found["MONTH"], found.get("STEP"), *numbers[:1])
+    if kind == "day":
+        days = int(words.meanings["DAYS"][phrase])
+        return _build_relative_period(now, "day", days, days, words)
+    if kind == "step":
+        step = found["STEP"]
+        return _build_relative_period(now, found["UNIT"], step, step, words)
+    count = numbers[0] if numbers else found["NUMBER"]
+    last_step = 0 if kind == "recent" else -count
+    return _build_relative_period(now, found["UNIT"], -count, last_step, words)
 
-    def record(self, match: re.Match[str]) -> None:
-        """Add what *match*, a match of the grammar, stands for."""
-        kind = str(match.lastgroup)
-        phrase = match[kind]
-        comparison = self._words.meanings["COMPARISON"].get(match["comparison"], "")
-        if kind == "newest":
-            self._times.newest = True
-        elif kind == "version":
-            version = _read_version_numbers(phrase)
-            self._times.versions.append(VersionRange(version, comparison))
-        elif period := self._read_period(kind, phrase):
-            if period.is_relative:
-                self._times.relative_tokens += phrase.split()
-            self._times.periods.append(self._apply_comparison(period, comparison))
 
-    def _read_period(self, kind: str, phrase: str) -> Period | None:
-        """Return the period of *phrase*, which matches the group *kind* of the grammar.
+def _compare(period: Period, comparison: str, today: Today) -> Period:
+    """Apply *comparison* to *period*: "since 2020" begins in 2020 and has no end."""
+    first, last, is_relative, words = period
+    if not comparison:
+        return period
+    if comparison == "until" or (comparison == "before" and first == date.min):
+        return Period(date.min, last, is_relative)
+    if comparison == "before":
+        return Period(date.min, first - _DAY, is_relative)
+    if comparison == "after" and last < date.max:
+        first = last + _DAY
+    # "Since last year" also covers the years up to today, so all of them become keywords.
+    if is_relative and (now := today()):
+        words = _list_years(first.year, now.year)
+    return Period(first, date.max, is_relative, words)
 
-        Returns ``None`` if the date does not exist, or if today's date is needed and unknown.
-        """
-        if kind == "date":
-            return read_period(phrase)
-        tokens = phrase.split()
-        numbers = [int(digits[0]) for token in tokens if (digits := re.match(r"\d+", token))]
-        month = self._pick("MONTH", tokens)
-        if kind == "dated":
-            *days_of_month, year = numbers
-            return _build_period(year, month, *days_of_month[:1])
-        step = self._pick("STEP", tokens)
-        if kind == "undated":
-            return self._build_relative_month(month, step, *numbers[:1])
-        if kind == "day":
-            days = int(self._words.meanings["DAYS"][phrase])
-            return self._build_relative_period("day", days, days)
-        unit = self._pick("UNIT", tokens)
-        if kind == "step":
-            return self._build_relative_period(unit, step, step)
-        count = numbers[0] if numbers else self._pick("NUMBER", tokens)
-        return self._build_relative_period(unit, -count, 0 if kind == "recent" else -count)
 
-    def _pick(self, name: str, tokens: Sequence[str]) -> Any:
-        """Return the meaning of the first of *tokens* that is one of the words *name*, or None."""
-        meanings = self._words.meanings[name]
-        return next(
-            (meanings[token] for token in tokens if token in meanings),
-            None,
-        )
+def _build_undated_month(
+    today: date, month: int, step: int | None, day: int | None = None
+) -> Period | None:
+    """Return a month, or a day in it, without a year in the question.
 
-    def _apply_comparison(self, period: Period, comparison: str) -> Period:
-        """Apply *comparison* to *period*: "since 2020" begins in 2020 and has no end.
+    Alone and with "last", it is the latest such month up to today: in May, "last May" is the May of
+    last year. With "this" it is the month of this year, with "next" the first after today's month.
+    """
+    year = today.year
+    if step is None:
+        year -= month > today.month
+    elif step < 0:
+        year -= month >= today.month
+    elif step > 0:
+        year += month <= today.month
+    period = _build_period(year, month, day)
+    return period and period._replace(is_relative=True, words=(str(year),))
 
-        If *comparison* is ``""``, *period* is returned unchanged.
-        """
-        if not comparison:
-            return period
-        first, last = period.first, period.last
-        if comparison in ("before", "until"):
-            is_before = comparison == "before" and first > date.min
-            return Period(date.min, first - _DAY if is_before else last, period.is_relative)
-        words = period.words
-        if comparison == "after" and last < date.max:
-            first = last + _DAY
-        # "Since last year" also covers the years up to today, so all of them become keywords.
-        if period.is_relative and self._today is not None:
-            words = _list_years(first.year, self._today.year)
-        return Period(first, date.max, period.is_relative, words)
 
-    def _find_today(self) -> date | None:
-        """Return today's date, or ``None`` if unknown. All calls return the same date."""
-        # Midnight may pass between two calls, so the date is asked for only once.
-        if not self._times.needs_today:
-            self._times.needs_today = True
-            self._today = self._get_today()
-        return self._today
+def _build_relative_period(
+    today: date, unit: str, first_step: int, last_step: int, words: _DateWords
+) -> Period | None:
+    """Return the period from *first_step* to *last_step*, counted in units from *today*.
 
-    def _build_relative_month(
-        self,
-        month: int,
-        step: int | None,
-        day: int | None = None,
-    ) -> Period | None:
-        """Return a month, or a day in it, whose year depends on today's date.
-
-        - Without a *step*, and with "last", it is the latest such month up to today. In May, "last
-          May" is the May of last year.
-        - With "this" it is the month of this year, with "next" the first one after today's month.
-        """
-        today = self._find_today()
-        if today is None:
-            return None
-        year = today.year
-        if step is None:
-            year -= month > today.month
-        elif step < 0:
-            year -= month >= today.month
-        elif step > 0:
-            year += month <= today.month
-        period = _build_period(year, month, day)
-        return period and period._replace(is_relative=True, words=(str(year),))
-
-    def _build_relative_period(
-        self,
-        unit: str,
-        first_step: int,
-        last_step: int,
-    ) -> Period | None:
-        """Return the period from *first_step* to *last_step*, counted in units from today.
-
-        For "the last three months", the unit is ``month`` and the steps are -3 and 0. Returns
-        ``None`` if today's date is unknown or the period is too far away.
-        """
-        today = self._find_today()
-        if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
-            return None
-        try:
-            first, _ = find_first_and_last_day(today, unit, first_step)
-            _, last = find_first_and_last_day(today, unit, last_step)
-        except (ValueError, OverflowError):
-            return None
-        words: tuple[str, ...] = ()
-        if unit == "year":
-            words = _list_years(first.year, last.year)
-        elif unit == "quarter":
-            words = (f"Q{(first.month + 2) // 3}", str(first.year))
-        elif unit == "month":
-            names = self._words.month_names[first.month - 1 : first.month]
-            words = (*(names if first.month == last.month else ()), str(first.year))
-        elif first == last:
-            words = (str(first),)
-        return Period(first, last, is_relative=True, words=words)
+    For "the last three months", the unit is ``month`` and the steps are -3 and 0.
+    """
+    if max(abs(first_step), abs(last_step)) > _FARTHEST:
+        return None
+    try:
+        first, _ = find_first_and_last_day(today, unit, first_step)
+        _, last = find_first_and_last_day(today, unit, last_step)
+    except (ValueError, OverflowError):
+        return None
+    year = str(first.year)
+    names: tuple[str, ...] = ()
+    if unit == "year":
+        names = _list_years(first.year, last.year)
+    elif unit == "quarter":
+        names = (f"Q{(first.month + 2) // 3}", year)
+    elif unit == "month":
+        month = words.month_names[first.month - 1 : first.month]
+        names = (*month, year) if first.month == last.month else (year,)
+    elif first == last:
+        names = (str(first),)
+    return Period(first, last, is_relative=True, words=names)
 
 
 def _list_years(first_year: int, last_year: int) -> tuple[str, ...]:
-    """Return the years of a range as words, at most the latest `MOST_YEARS`."""
     first_year = max(first_year, last_year - MOST_YEARS + 1)
     return tuple(map(str, range(first_year, last_year + 1)))
 
@@ -498,9 +442,7 @@ def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, da
     if unit == "week":
         monday = today - timedelta(days=today.weekday()) + timedelta(weeks=step)
         return monday, monday + timedelta(days=6)
-    if unit == "year":
-        return date(today.year + step, 1, 1), date(today.year + step, 12, 31)
-    size = 3 if unit == "quarter" else 1
+    size = {"month": 1, "quarter": 3, "year": 12}[unit]
     months = today.year * 12 + (today.month - 1) // size * size + step * size
     year, month = divmod(months, 12)
     last = month + size

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pkgutil import get_data
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold_case
 
 Phrase = tuple[tuple[frozenset[str], bool], ...]
-"""A phrase pattern: for each position, the allowed words and whether the position is optional."""
+"""A phrase: for each position, the allowed words and whether the position is optional."""
 
 Phrases = Mapping[str, tuple[Phrase, ...]]
-"""Maps each word to the phrase patterns that can begin with it."""
-
-STRONG, WEAK = 2, 1
-"""The scores that a strong word and a weak word add to their language in language detection."""
+"""Maps each word to the phrases that can begin with it."""
 
 DEFAULT = "en"
 """The default language. A single weak word in an ASCII query is enough to detect it.
@@ -37,17 +35,15 @@ Words that belong only to other languages rule it out.
 class Lexicon:
     """The word list of one language. All words are in lower case.
 
-    Most attributes are named after a JSON key, which the README.md in `lexicons` describes. The
-    other attributes are:
+    Most attributes are named after a JSON key, which the README.md in `lexicons` describes.
 
     Attributes:
-        language: The language code, or ``""`` for an empty list.
-        stop: All stop words, such as articles, verbs and question words.
-        verbs: The stop words that are auxiliary or modal verbs.
-        kept_phrases: The phrases that the rules never change.
-        removed_phrases: The phrases to remove because they name no topic, such as "how much".
-        extra: The words that the user wants to remove, even if they are capitalised.
-        removable: The stop words, except negations.
+        language: the language code, or ``""`` for an empty list.
+        stop: all stop words, such as articles, verbs and question words.
+        verbs: the stop words that are auxiliary or modal verbs.
+        extra: the words that the user wants to remove, even if they are capitalised.
+        removable: the stop words, except negations.
+        all_removable: all words that the rules may remove, alone or as the start of a phrase.
     """
 
     language: str
@@ -69,7 +65,6 @@ class Lexicon:
     kept_phrases: Phrases = field(default_factory=dict)
     removed_phrases: Phrases = field(default_factory=dict)
     greetings: Phrases = field(default_factory=dict)
-    conjunctions: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
     nouns_are_capitalised: bool = False
     titles: frozenset[str] = frozenset()
@@ -89,29 +84,12 @@ class Lexicon:
     no_answer: str = ""
     dates: Mapping[str, Any] = field(default_factory=dict)
     removable: frozenset[str] = field(init=False)
+    all_removable: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "removable", self.stop - self.negations - {""})
-
-    def collect_removable_words(self) -> frozenset[str]:
-        """Return all words that the rules may remove, alone or as the start of a phrase."""
-        return self.stop.union(self.closings, self.lead_ins, self.removed_phrases, self.greetings)
-
-
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Markers:
-    """The words that tell the languages of questions apart.
-
-    Attributes:
-        weights: Maps each word to its weight in each language that has the word.
-        starters: Maps words to languages. A question that begins with the word is in that language.
-        openers: Maps words to languages. A question that begins with the word is probably in that
-            language.
-    """
-
-    weights: Mapping[str, Mapping[str, int]]
-    starters: Mapping[str, str]
-    openers: Mapping[str, str]
+        object.__setattr__(self, "removable", self.stop - self.negations)
+        phrases = (self.lead_ins, self.removed_phrases, self.greetings)
+        object.__setattr__(self, "all_removable", self.stop.union(self.closings, *phrases))
 
 
 @cache
@@ -137,68 +115,44 @@ def compile_other_negations() -> re.Pattern[str]:
     A match without a group only looks like a negation: "or not", "could you not tell me".
     """
     others = load_all_lexicons()[len(LANGUAGES) :]
-    words = "|".join(sorted(set().union(*(lexicon.denials for lexicon in others))))
-    negations, exceptions = (
-        "|".join(pattern for lexicon in others for pattern in getattr(lexicon, key))
-        for key in ("negation_patterns", "no_negations")
-    )
+    words = "|".join(sorted(word for lexicon in others for word in lexicon.denials))
+    negations = "|".join(text for lexicon in others for text in lexicon.negation_patterns)
+    exceptions = "|".join(text for lexicon in others for text in lexicon.no_negations)
     return re.compile(rf"{exceptions}|({negations}|(?<!\w)(?:{words})(?!\w))")
 
 
 def _read_json_file(name: str) -> dict[str, Any]:
-    """Return the content of the JSON file *name* in `lexicons`."""
     # Importing importlib.resources would load half of the standard library.
     content = get_data("qtmiddleware.preprocessing", f"lexicons/{name}.json")
     data: dict[str, Any] = json.loads(content or b"{}")
     return data
 
 
-def _build_lexicon(language: str, lexicon_data: Mapping[str, Any]) -> Lexicon:
-    """Build the word list of *language* from *lexicon_data*, the content of a JSON file.
-
-    Every key in *lexicon_data* is optional.
-    """
-    classes: dict[str, list[str]] = lexicon_data.get("stop_words", {})
+def _build_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
+    """Build a word list from the content of a JSON file, in which every key is optional."""
+    classes: dict[str, list[str]] = data.get("stop_words", {})
     content = {
-        **lexicon_data,
-        **lexicon_data.get("hints", {}),
+        **data,
+        **data.get("hints", {}),
         "stop": [word for words in classes.values() for word in words],
         "articles": classes.get("articles", ()),
-        "verbs": [
-            *classes.get("auxiliaries", ()),
-            *classes.get("modals", ()),
-        ],
+        "verbs": [*classes.get("auxiliaries", ()), *classes.get("modals", ())],
     }
-    readers: dict[str, Callable[[Any], Any]] = {
-        "frozenset[str]": _fold_words,
-        "tuple[str, ...]": tuple,
-        "Phrases": compile_phrases,
-    }
+    readers = {"frozenset[str]": _fold_words, "tuple[str, ...]": tuple, "Phrases": compile_phrases}
     values: dict[str, Any] = {}
     for attribute in fields(Lexicon):
         if attribute.init and attribute.name in content:
-            read = readers.get(str(attribute.type))
-            value = content[attribute.name]
-            values[attribute.name] = read(value) if read else value
+            read: Any = readers.get(str(attribute.type), lambda value: value)
+            values[attribute.name] = read(content[attribute.name])
     return Lexicon(language, **values)
 
 
-def apply_user_words(
-    lexicon: Lexicon,
-    kept_words: frozenset[str],
-    extra_words: frozenset[str],
+def adjust_lexicon(
+    lexicon: Lexicon, kept_words: frozenset[str], extra_words: frozenset[str]
 ) -> Lexicon:
     """Return a copy of *lexicon* whose rules keep *kept_words* and remove *extra_words*.
 
-    A word in both sets is kept.
-
-    Args:
-        lexicon: The word list.
-        kept_words: Words and phrases to keep, in lower case.
-        extra_words: Words to remove, in lower case.
-
-    Raises:
-        ConfigError: *extra_words* contains a phrase.
+    A word in both sets is kept. All words are in lower case.
     """
     if any(" " in word for word in extra_words):
         raise ConfigError(
@@ -207,35 +161,43 @@ def apply_user_words(
         )
     # A single word leaves the lists of removable words. A phrase cannot leave them, because its
     # words stay removable elsewhere. It becomes a phrase that the rules never change.
-    singles = {word for word in kept_words if " " not in word}
+    singles = frozenset(word for word in kept_words if " " not in word)
+    extra = extra_words - singles
     kept = dict(lexicon.kept_phrases)
-    for first_word, phrases in compile_phrases(word for word in kept_words if " " in word).items():
-        kept[first_word] = kept.get(first_word, ()) + phrases
+    for word, phrases in compile_phrases(kept_words - singles).items():
+        kept[word] = kept.get(word, ()) + phrases
+
+    def disallow(phrases: Phrases) -> Phrases:
+        return {
+            word: tuple(
+                tuple((allowed - singles, is_optional) for allowed, is_optional in phrase)
+                for phrase in group
+            )
+            for word, group in phrases.items()
+        }
+
     return replace(
         lexicon,
-        stop=(lexicon.stop | extra_words) - singles,
+        stop=(lexicon.stop | extra) - singles,
         # A word that the user wants removed is removed even if it is a negation.
-        negations=(lexicon.negations | singles) - (extra_words - singles),
+        negations=(lexicon.negations | singles) - extra,
         # Such a word is removed even if its capitals make it look like a name or an acronym.
-        extra=extra_words - singles,
+        extra=extra,
         closings=lexicon.closings - singles,
         kept_phrases=kept,
-        lead_ins=_disallow_words(lexicon.lead_ins, singles),
-        removed_phrases=_disallow_words(lexicon.removed_phrases, singles),
-        greetings=_disallow_words(lexicon.greetings, singles),
+        lead_ins=disallow(lexicon.lead_ins),
+        removed_phrases=disallow(lexicon.removed_phrases),
+        greetings=disallow(lexicon.greetings),
     )
 
 
 def _fold_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the set of *words* in lower case."""
     # A single call for all words is faster than a call per word.
     return frozenset(filter(None, fold_case("\n".join(words)).split("\n")))
 
 
 def read_user_words(words: Collection[str], setting_name: str) -> frozenset[str]:
     """Return the user's *words* in lower case, with single spaces inside phrases.
-
-    *setting_name* names the setting in error messages, such as ``keepWords``.
 
     Raises:
         ConfigError: *words* is a single string, or one of its items is not a string.
@@ -246,7 +208,7 @@ def read_user_words(words: Collection[str], setting_name: str) -> frozenset[str]
             path=f"preprocess.{setting_name}",
             allowed="a list of words",
         )
-    return frozenset(text for word in words if (text := " ".join(fold_case(word).split())))
+    return frozenset(" ".join(fold_case(word).split()) for word in words) - {""}
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
@@ -256,46 +218,21 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
     ``[a|b]`` matches either word or nothing.
     """
     table: dict[str, tuple[Phrase, ...]] = {}
-    for phrase in map(_compile_phrase, patterns):
+    for pattern in patterns:
+        positions = fold_case(pattern).split()
+        phrase = tuple(
+            (frozenset(words.strip("[]").split("|")), words.startswith("[")) for words in positions
+        )
         # If the first position is optional, the phrase can also begin with the next position.
         for words, is_optional in phrase:
-            for word in words:
-                table[word] = (*table.get(word, ()), phrase)
+            table |= {word: (*table.get(word, ()), phrase) for word in words}
             if not is_optional:
                 break
     return table
 
 
-def _compile_phrase(pattern: str) -> Phrase:
-    """Compile one phrase *pattern*. `compile_phrases` describes the syntax."""
-    positions = []
-    for words in fold_case(pattern).split():
-        is_optional = words.startswith("[") and words.endswith("]")
-        positions.append(
-            (
-                frozenset(words.strip("[]").split("|") if is_optional else words.split("|")),
-                is_optional,
-            )
-        )
-    return cast("Phrase", tuple(positions))
-
-
-def _disallow_words(phrases: Phrases, words: set[str]) -> Phrases:
-    """Return a copy of *phrases* in which no phrase pattern matches any of *words*."""
-    return {
-        first_word: tuple(
-            tuple((allowed - words, is_optional) for allowed, is_optional in phrase)
-            for phrase in group
-        )
-        for first_word, group in phrases.items()
-    }
-
-
 def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start_index: int) -> int:
-    """Return the length in words of the longest of *phrases* at *start_index* in *folded_words*.
-
-    Returns 0 if none of *phrases* begins there.
-    """
+    """Return the number of words of the longest of *phrases* at *start_index*, or 0."""
     longest, size = 0, len(folded_words)
     for phrase in phrases.get(folded_words[start_index], ()):
         position = start_index
@@ -310,88 +247,72 @@ def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start_inde
     return longest
 
 
-def collect_language_markers(lexicons: Sequence[Lexicon]) -> Markers:
-    """Return the words of *lexicons* that tell their languages apart."""
+class _Markers(NamedTuple):
+    """The words that tell languages apart.
+
+    Attributes:
+        weights: the weight of each word in each language that has the word: 2 if strong, else 1.
+        starters: the language of a question that begins with the word.
+        openers: the likely language of a question that begins with the word.
+    """
+
+    weights: Mapping[str, Mapping[str, int]]
+    starters: Mapping[str, str]
+    openers: Mapping[str, str]
+
+
+@cache
+def _collect_markers() -> _Markers:
     weights: dict[str, dict[str, int]] = {}
+    lexicons = [load_lexicon(language) for language in LANGUAGES]
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
             # A single letter is a word in many languages, so it says nothing about the language.
             if len(word) > 1 or not word.isascii():
-                weight = STRONG if word in lexicon.strong else WEAK
-                weights.setdefault(word, {})[lexicon.language] = weight
+                weights.setdefault(word, {})[lexicon.language] = 1 + (word in lexicon.strong)
         for elided in lexicon.elisions:
-            weights.setdefault(f"{elided}'", {})[lexicon.language] = WEAK
-    return Markers(
-        weights=weights,
-        starters={word: lexicon.language for lexicon in lexicons for word in lexicon.starters},
-        openers={word: lexicon.language for lexicon in lexicons for word in lexicon.openers},
-    )
+            weights.setdefault(f"{elided}'", {})[lexicon.language] = 1
+    starters = {word: lexicon.language for lexicon in lexicons for word in lexicon.starters}
+    openers = {word: lexicon.language for lexicon in lexicons for word in lexicon.openers}
+    return _Markers(weights, starters, openers)
 
 
-def guess_language(folded_words: Sequence[str], markers: Markers, text: str = "") -> str:
-    """Return the language code of a text, or ``""`` if the language is unclear.
+def guess_language(folded_words: Sequence[str], text: str) -> str:
+    """Return the language code of *text*, or ``""`` if the language is unclear.
 
-    Args:
-        folded_words: The words of the text in lower case.
-        markers: The words that tell the languages apart.
-        text: The text as the user wrote it.
+    *folded_words* are its words in lower case.
     """
-    if not folded_words:
-        return ""
-    first_word = folded_words[0]
-    if first_word in markers.starters:
-        return markers.starters[first_word]
-    scores, foreign_languages = _score_languages(folded_words, markers)
-    opener_language = markers.openers.get(first_word, "")
-    if opener_language in scores:
-        scores[opener_language] += WEAK
+    weights, starters, openers = _collect_markers()
+    first_word = next(iter(folded_words), "")
+    if first_word in starters:
+        return starters[first_word]
+    # The part before the apostrophe tells the language of an elided word: l'homme.
+    heads = [word[: word.index("'") + 1] for word in folded_words if "'" in word]
+    scores = Counter[str]()
+    foreign_languages: set[str] = set()
+    # A set, so that a repeated word does not decide the language.
+    for word in weights.keys() & {*folded_words, *heads}:
+        scores.update(weights[word])
+        if DEFAULT not in weights[word]:
+            foreign_languages.update(weights[word])
+    opener = openers.get(first_word, "")
+    if opener in scores:
+        scores[opener] += 1
     best = max(scores.values(), default=0)
     leaders = [language for language, score in scores.items() if score == best]
     # One-letter words have no weight, so the article "a" is looked up here.
     if not leaders and load_lexicon(DEFAULT).articles.isdisjoint(folded_words):
         return ""
     is_ascii = all(map(str.isascii, folded_words))
-    if len(leaders) == 1 and (best >= STRONG or (leaders == [DEFAULT] and is_ascii)):
-        winner = leaders[0]
-        # The words of "Was macht Amy in Berlin?" are English too. The verb after "was" is not.
-        if winner in (DEFAULT, *foreign_languages) or _begins_with_german_verb(text.split()[1:2]):
-            return winner
+    if len(leaders) == 1 and (best > 1 or (leaders == [DEFAULT] and is_ascii)):
+        # The words of "Was macht Amy in Berlin?" are English too. The German verb is not.
+        verb = next(iter(text.split()[1:2]), "A")
+        is_german = verb[0].islower() and verb.rstrip("?!.,").endswith(("t", "te", "en", "un"))
+        if leaders[0] in (DEFAULT, *foreign_languages) or is_german:
+            return leaders[0]
         return DEFAULT if is_ascii else ""
     # The other leader has a point for its opener. Without it, the default language would lead.
-    if DEFAULT in leaders and opener_language in leaders:
+    if DEFAULT in leaders and opener in leaders:
         return DEFAULT
     # Plain ASCII counts as the default language, unless a word belongs only to other languages.
     return DEFAULT if text.isascii() and not foreign_languages else ""
-
-
-def _score_languages(
-    folded_words: Sequence[str],
-    markers: Markers,
-) -> tuple[dict[str, int], set[str]]:
-    """Return the score of each language that has some of *folded_words*.
-
-    Also returns the languages that have one of the words while the default language does not.
-    """
-    weights = markers.weights
-    # A set, so that a repeated word does not decide the language.
-    telling_words = set(filter(weights.__contains__, folded_words))
-    # The part before the apostrophe tells the language of an elided word: l'homme.
-    if "'" in "".join(folded_words):
-        heads = (word[: word.index("'") + 1] for word in folded_words if "'" in word)
-        telling_words.update(filter(weights.__contains__, heads))
-    scores: dict[str, int] = {}
-    foreign_languages: set[str] = set()
-    for word in telling_words:
-        for language, weight in weights[word].items():
-            scores[language] = scores.get(language, 0) + weight
-        if DEFAULT not in weights[word]:
-            foreign_languages.update(weights[word])
-    return scores, foreign_languages
-
-
-def _begins_with_german_verb(words: Sequence[str]) -> bool:
-    """Return whether the first of *words* looks like a German verb, such as "macht"."""
-    return any(
-        word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
-        for word in words[:1]
-    )

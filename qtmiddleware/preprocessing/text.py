@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
 """Maps all apostrophes to the straight apostrophe."""
@@ -63,6 +63,7 @@ _ALIKE: Final = dict(
     "æ": "ae",
     "Æ": "AE",
 }
+_IS_ALIKE: Final = f"[{''.join(_ALIKE)}]"
 _OPENING: Final = "\"'“”‘’«»„`¿¡ "
 _FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
 
@@ -95,19 +96,16 @@ SCRIPTS = (
 )  # fmt: skip
 """The scripts that `find_dominant_script` recognises, by their Unicode names."""
 
-KANA = frozenset({"hiragana", "katakana"})
-"""The two kana scripts. Only Japanese mixes kana with Han characters."""
 
-
-def normalise_characters(word: str) -> str:
-    """Return *word* in Unicode's composed form (NFC), with straight apostrophes."""
-    if word.isascii():
-        return word
-    return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
+def normalise_characters(text: str) -> str:
+    """Return *text* in Unicode's composed form (NFC), with straight apostrophes."""
+    return unicodedata.normalize("NFC", text).translate(APOSTROPHES)
 
 
 def lower_case(text: str) -> str:
-    """Return *text* in lower case and composed form (NFC), with straight apostrophes."""
+    """Return *text* in lower case, with its accents, and with straight apostrophes."""
+    if text.isascii():
+        return text.lower()
     # The lower case of the Turkish İ is an i with a second dot, which no other text has.
     return normalise_characters(text).lower().replace("i\u0307", "i")
 
@@ -118,52 +116,29 @@ def fold_case(text: str) -> str:
 
 
 def fold_text(text: str) -> str:
-    """Return *text* as it is compared: in lower case, without accents, vowel signs and joiners.
+    """Return *text* as it is compared: in lower case, without accents and invisible characters.
 
-    Other invisible characters are removed too. Apostrophes are straight, and hyphens plain.
-    Spellings that people exchange in Arabic and Persian become the same.
+    Apostrophes are straight, and hyphens plain. Spellings that people exchange become the same.
     """
     if text.isascii():
         return text.lower()
-    return remove_unseen(unify_letters(text).casefold())
+    return re.sub(_UNSEEN, "", unify_letters(text).casefold())
 
 
-class FoldedText(NamedTuple):
-    """A folded text, and for each of its characters the place of the original one."""
-
-    text: str
-    places: list[int]
-
-
-def fold_each_character(text: str) -> FoldedText:
-    """Return *text* as `fold_text` folds each of its characters alone."""
+def fold_each_character(text: str) -> tuple[str, list[int]]:
+    """Return *text* folded character by character, and the place of each one in *text*."""
     characters = list(map(fold_text, text))
     places = [place for place, folded in enumerate(characters) for _ in folded]
-    return FoldedText("".join(characters), places)
+    return "".join(characters), places
 
 
 def unify_letters(text: str) -> str:
-    """Return *text* with one form of each letter that is written in several: no accents or points.
-
-    Capitals stay, so a regular expression keeps its meaning.
-    """
+    """Return *text* without accents and points. A regular expression keeps its meaning."""
     # NFKD separates each accent from its letter, so that the accents can be removed.
     letters = _MARK.sub("", unicodedata.normalize("NFKD", text))
     # A pattern skips a long text without such characters faster than a table.
-    return _compile_alike().sub(
-        lambda match: _ALIKE[match[0]], unicodedata.normalize("NFC", letters)
-    )
-
-
-@cache
-def _compile_alike() -> re.Pattern[str]:
-    """Return a pattern for one of the characters that `_ALIKE` replaces."""
-    return re.compile(f"[{''.join(_ALIKE)}]")
-
-
-def remove_unseen(text: str) -> str:
-    """Return *text* without characters that a reader does not see, except joiners."""
-    return re.sub(_UNSEEN, "", text)
+    composed = unicodedata.normalize("NFC", letters)
+    return re.sub(_IS_ALIKE, lambda match: _ALIKE[match[0]], composed)
 
 
 def clean_text(text: str) -> str:
@@ -176,7 +151,7 @@ def clean_text(text: str) -> str:
     # Removing a character may leave a joiner at an edge, where it is invisible.
     while previous != text:
         previous = text
-        text = re.sub(_JOINER, "", remove_unseen(text))
+        text = re.sub(f"{_UNSEEN}|{_JOINER}", "", text)
     return " ".join(text.split())
 
 
@@ -187,23 +162,14 @@ def shorten_text(text: str, max_length: int = 240) -> str:
 
 
 def format_count(number: int, noun: str, plural: str = "") -> str:
-    """Return *number* and *noun* as text, such as ``1,200 passages``.
-
-    Args:
-        number: The number, written with thousands separators.
-        noun: The noun in the singular.
-        plural: The noun in the plural. Default: *noun* with an "s".
-    """
+    """Return *number* and *noun* as text, such as ``1,200 passages``."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 # A model's text is compared in several places, each time with the same question.
 @lru_cache(32)
 def normalise_text(text: str) -> str:
-    """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
-
-    Texts that differ only in these details have the same result.
-    """
+    """Return *text* in lower case, without extra spaces, outer quotes and final punctuation."""
     line = clean_text(text)
     # NFKC turns some characters into a space and an accent, so spaces are joined once more.
     folded = " ".join(fold_case(unicodedata.normalize("NFKC", line)).split())
@@ -233,10 +199,8 @@ def _build_letter_pattern() -> str:
 
 @cache
 def _compile_word_pattern(is_ascii: bool) -> re.Pattern[str]:
-    """Return a pattern for one word, or for a run of characters in an unspaced script.
-
-    If *is_ascii* is true, the pattern is for ASCII texts alone, and quick to compile.
-    """
+    """Return a pattern for one word, or for a run of characters in an unspaced script."""
+    # For ASCII texts alone, the pattern is quick to compile.
     letter = r"[^\W_]" if is_ascii else _build_letter_pattern()
     piece = rf"{letter}++(?:_++{letter}++)*+"
     word = rf"{piece}(?:{_JOINT.replace('LETTER', letter)}{piece}|['’](?![\d_]){piece})*+"
@@ -260,10 +224,9 @@ def fold_words(text: str) -> list[str]:
 
 @cache
 def compile_term_pattern() -> re.Pattern[str]:
-    """Return a pattern for one run of characters of a folded text, as passages are searched.
+    """Return a pattern for a run of characters of a folded text, as passages are searched.
 
-    Unlike a word, a run ends at a hyphen, a slash or an underscore. A script without spaces is a
-    run of its own.
+    Unlike a word, a run ends at a hyphen, a slash or an underscore.
     """
     letter = _build_letter_pattern()
     return re.compile(rf"[{_UNSPACED}]++|{letter}++(?:(?<=\d)[.,:](?=\d){letter}++)*+")
@@ -319,8 +282,8 @@ def find_dominant_script(text: str) -> str:
     for run in _compile_script_pattern().finditer(text):
         script = run.lastgroup or "other"
         counts[script] = counts.get(script, 0) + run.end() - run.start()
-    kana = sum(counts.pop(script, 0) for script in KANA)
-    if kana:
+    # Only Japanese mixes kana with Han characters.
+    if kana := counts.pop("hiragana", 0) + counts.pop("katakana", 0):
         counts["japanese"] = kana + counts.pop("han", 0)
     return max(counts, key=counts.__getitem__) if counts else ""
 

@@ -172,9 +172,7 @@ def load_word_rules(language: str) -> WordRules:
     if language not in LANGUAGES:
         return WordRules()
     lexicon = load_lexicon(language)
-    words = lexicon.stop.union(
-        lexicon.negations, lexicon.pronouns, lexicon.conjunctions, lexicon.function_words
-    )
+    words = lexicon.stop.union(lexicon.negations, lexicon.pronouns, lexicon.function_words)
     folded = {
         form
         for word in map(fold_text, words)

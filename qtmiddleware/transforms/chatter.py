@@ -109,7 +109,7 @@ def _find_stems(text: str, languages: tuple[str, ...]) -> frozenset[str]:
 @cache
 def _load_common_stems(language: str) -> frozenset[str]:
     lexicon = load_lexicon(language)
-    return _cut_stems(lexicon.stop | lexicon.function_words | lexicon.conjunctions)
+    return _cut_stems(lexicon.stop | lexicon.function_words)
 
 
 def _cut_stems(words: Set[str]) -> frozenset[str]:
