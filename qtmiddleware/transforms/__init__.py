@@ -6,23 +6,21 @@ its instruction, its version and its reply fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Iterable, Sequence
 
-from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, list_prompt_names
+from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.preprocessing.text import normalise_text
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard_transformation
 from qtmiddleware.transforms.own import build_user_transform
-from qtmiddleware.transforms.prompt import GlossaryTerms, Transform
+from qtmiddleware.transforms.prompt import GlossaryTerms
+from qtmiddleware.transforms.prompts import PROMPTS
 from qtmiddleware.transforms.replies import (
     NONE_NEEDED,
     SAME,
     build_transformation,
+    drop_duplicates,
     is_within_limits,
     parse_transformation,
 )
@@ -42,14 +40,6 @@ __all__ = [
     "merge_transformations",
     "parse_transformation",
 ]
-
-PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
-    {
-        name: import_module(f"qtmiddleware.transforms.prompts.{name}").TRANSFORM
-        for name in list_prompt_names()
-    }
-)
-"""The built-in transforms, by their names in the catalogue."""
 
 
 def build_prompts(
@@ -86,32 +76,11 @@ def merge_transformations(transformations: Iterable[Transformation]) -> Transfor
 
     A field with a single text gets the first text. A list field gets the texts of all lists.
     """
-    transformations = [
-        transformation for transformation in transformations if transformation is not NOTHING
-    ]
-    if len(transformations) == 1:
-        return transformations[0]
-    distinct = {
-        name: _join_distinct_texts(
-            [texts for transformation in transformations if (texts := transformation.texts(name))]
-        )
+    parts = [transformation for transformation in transformations if transformation is not NOTHING]
+    if len(parts) == 1:
+        return parts[0]
+    texts = {
+        name: drop_duplicates(text for part in parts for text in part.texts(name))
         for name in TEXT_FIELDS
     }
-    return build_transformation(
-        distinct,
-        dict.fromkeys(
-            [note for transformation in transformations for note in transformation.notes]
-        ),
-    )
-
-
-def _join_distinct_texts(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the texts that several replies have for one field, without duplicates."""
-    # The texts of a single reply were checked for duplicates when the reply was parsed.
-    if len(texts_by_reply) < 2:
-        return texts_by_reply[0] if texts_by_reply else ()
-    distinct: dict[str, str] = {}
-    for texts in texts_by_reply:
-        for text in texts:
-            distinct.setdefault(normalise_text(text), text)
-    return tuple(distinct.values())
+    return build_transformation(texts, dict.fromkeys(note for part in parts for note in part.notes))

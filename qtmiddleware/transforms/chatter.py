@@ -57,17 +57,11 @@ def is_off_topic_talk(text: str, query: str, context: str) -> bool:
     """Return whether the statement *text* is in a model's own words, and not about *context*.
 
     Such words are "I", "you", "search" and "documents". They do not count if *query* has them too,
-    or if *query* is a statement itself.
-
-    Args:
-        text: The model's text.
-        query: The user's question.
-        context: The question with the conversation before it.
+    or if *query* is a statement itself. *context* is the question with the conversation before it.
     """
-    if not _is_statement(text) or _is_statement(query):
-        return False
+    is_statement = [it.rstrip("\"'”»* ").endswith((".", "!", "。", "！")) for it in (text, query)]
     words = fold_words(text)
-    if not _FEWEST_WORDS <= len(words) <= _MOST_WORDS:
+    if is_statement != [True, False] or not _FEWEST_WORDS <= len(words) <= _MOST_WORDS:
         return False
     languages = {detect_language(text), detect_language(query)} - {""} or LANGUAGES
     talk = {fold_text(word) for code in languages for word in load_lexicon(code).talk}
@@ -85,10 +79,6 @@ def has_common_word(text: str, query: str, *, ignored: Set[str] = frozenset()) -
     languages = tuple(set(map(detect_language, openings)) - {""} or {DEFAULT})
     stems = _find_stems(query, languages)
     return not stems or bool((stems & _find_stems(text, languages)) - ignored)
-
-
-def _is_statement(text: str) -> bool:
-    return text.rstrip("\"'”»* ").endswith((".", "!", "。", "！"))
 
 
 # The texts of a reply are all compared with the same question.
@@ -141,7 +131,6 @@ def compile_patterns(key: str) -> re.Pattern[str]:
 
 @lru_cache(16)
 def _fold_opening(text: str) -> str:
-    """Return the start of *text* in lower case, without accents, vowel signs and opening marks."""
     return _strip_marks(fold_text(clean_text(text[:_OPENING_CHARS]))).lstrip(_MARKS_BEFORE)
 
 

@@ -12,6 +12,9 @@ from qtmiddleware.transforms.span_matching import is_negated
 NEAR: Final = 0.9
 """The minimum Jaccard similarity of two texts' tokens for the texts to count as repeats."""
 
+ORIGINAL: Final = -1
+"""The index that `find_repeats` returns for a text that repeats the original text."""
+
 # These words hardly change an embedding. Question words are left out: "who" and "when" ask for
 # different things.
 _LIGHT_WORDS: Final = frozenset(
@@ -32,32 +35,32 @@ class _ComparedText(NamedTuple):
     """A text, prepared for comparison with other texts.
 
     Attributes:
-        text: The unchanged text.
-        normal: The normal form of the text, from `normalise_text`.
-        tokens: The tokens except light words such as "the", or all tokens if all are light words.
+        text: the unchanged text.
+        normal: its normal form.
+        tokens: its tokens without light words such as "the", or all if all are light words.
     """
 
     text: str
     normal: str
     tokens: frozenset[str]
 
-    @property
-    def exact_terms(self) -> frozenset[str]:
-        """The numbers, identifiers and acronyms of the text, in lower case without accents."""
-        return frozenset(
-            fold_text(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
-        )
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The capitalised words after the first word, in lower case without accents."""
-        return frozenset(
-            fold_text(word) for word in split_words(self.text)[1:] if word[0].isupper()
-        )
-
-
-ORIGINAL: Final = -1
-"""The index that `find_repeats` returns for a text that repeats the original text."""
+    def repeats(self, other: _ComparedText) -> bool:
+        """Return whether the two texts repeat each other, as defined in `find_repeats`."""
+        if self.normal == other.normal:
+            return True
+        common = len(self.tokens & other.tokens)
+        if not common or common < NEAR * len(self.tokens | other.tokens):
+            return False
+        if is_negated(self.text) != is_negated(other.text):
+            return False
+        texts = (self.text, other.text)
+        # Numbers, identifiers and acronyms must be the same.
+        terms, other_terms = (set(map(_fold_term, _MARKED_TERM.findall(text))) for text in texts)
+        # The few tokens that differ may not be names: they would ask for something else.
+        names = {
+            fold_text(word) for text in texts for word in split_words(text)[1:] if word[0].isupper()
+        }
+        return terms == other_terms and names.isdisjoint(self.tokens ^ other.tokens)
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
@@ -69,37 +72,20 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
     as "the". They are also repeats if the Jaccard similarity of their tokens is at least `NEAR`.
     Texts that differ in a number, an identifier, a name or a negation are never repeats.
     """
-    kept = [(ORIGINAL, _prepare_comparison(original))]
+    kept = {ORIGINAL: _prepare(original)}
     repeats: list[int | None] = []
     for index, text in enumerate(texts):
-        candidate = _prepare_comparison(text)
-        repeated = next(
-            (place for place, kept_text in kept if _are_repeats(candidate, kept_text)), None
-        )
-        repeats.append(repeated)
-        if repeated is None:
-            kept.append((index, candidate))
+        prepared = _prepare(text)
+        repeats.append(next((at for at, other in kept.items() if prepared.repeats(other)), None))
+        if repeats[-1] is None:
+            kept[index] = prepared
     return repeats
 
 
-def _prepare_comparison(text: str) -> _ComparedText:
-    """Return *text* with its normal form and its tokens, for comparison with other texts."""
+def _prepare(text: str) -> _ComparedText:
     tokens = frozenset(split_terms(text))
     return _ComparedText(text, normalise_text(text), tokens - _LIGHT_WORDS or tokens)
 
 
-def _are_repeats(left: _ComparedText, right: _ComparedText) -> bool:
-    """Return whether two texts repeat each other, as defined in `find_repeats`."""
-    if left.normal == right.normal:
-        return True
-    fewer, more = sorted((len(left.tokens), len(right.tokens)))
-    # With far fewer tokens in one text the overlap cannot be high enough.
-    if fewer < NEAR * more:
-        return False
-    common = len(left.tokens & right.tokens)
-    if not common or common < NEAR * (len(left.tokens) + len(right.tokens) - common):
-        return False
-    if left.exact_terms != right.exact_terms or is_negated(left.text) != is_negated(right.text):
-        return False
-    # The few tokens that differ may not be names: they would ask for something else.
-    return not (left.tokens ^ right.tokens) & (left.names | right.names)
+def _fold_term(term: str) -> str:
+    return fold_text(term).strip(".:'()[]")

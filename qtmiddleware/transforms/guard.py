@@ -31,8 +31,6 @@ A text that would become longer is dropped; a sub-query is kept unchanged.
 """
 
 _LANGUAGE_MISMATCH: Final = "language_mismatch"
-# Japanese is written in all of these together, so they count as one script.
-_SCRIPTS_OF_JAPANESE: Final = frozenset(["han", "japanese", "hiragana", "katakana"])
 _MIN_FRACTION_OF_TEXT: Final = 0.2
 """A text passes if at least this fraction of its letters is in the query's main script."""
 _MIN_FRACTION_OF_QUERY: Final = 0.1
@@ -64,8 +62,7 @@ def guard_transformation(
     Args:
         transformation: The texts of the model's reply.
         query: The user's question or, in a conversation, its standalone form.
-        required_spans: The important spans of *query*, as (kind, text). The kinds are ``quote``,
-            ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
+        required_spans: The important spans of *query*, as (kind, text).
         may_be_english: Whether to keep texts in English. English key terms are always kept.
         glossary: The glossary's terms in *query*, each with its other forms. A text may use any of
             them.
@@ -95,73 +92,61 @@ class _Guard:
 
     def check_field(self, text_field: TextField, texts: Sequence[str]) -> Sequence[str]:
         """Return the kept and repaired *texts* of *text_field*."""
-        name = text_field.name
-        folded_query = self.query.casefold()
-        if text_field.guard == "terms":
-            # A few terms in another script are common, and so are those of the query.
-            foreign = [
-                term
-                for term in texts
-                if is_in_other_script(term, self.query) and term.casefold() not in folded_query
-            ]
-            if texts and len(foreign) == len(texts):
-                self.notes[name, _LANGUAGE_MISMATCH] = None
-                return ()
+        name, guard = text_field.name, text_field.guard
+        kept = [text for text in texts if self.is_in_query_language(text, guard)]
+        # A few key terms in another script are common.
+        if guard == "terms" and kept:
             return texts
-        kept = [text for text in texts if self.is_in_query_language(text)]
         if len(kept) < len(texts):
             self.notes[name, _LANGUAGE_MISMATCH] = None
-        if text_field.guard == "each":
-            repaired = (self.repair_text(name, text) for text in kept)
-            return [text for text in repaired if text is not None]
-        if text_field.guard == "together":
-            return self.repair_sub_queries(name, kept)
+        if guard == "each":
+            return [fixed for text in kept if (fixed := self.repair_text(name, text))]
         # A broader question or a passage need not contain the spans.
-        return kept
+        return self.repair_sub_queries(name, kept) if guard == "together" else kept
 
-    def is_in_query_language(self, text: str) -> bool:
+    def is_in_query_language(self, text: str, guard: str) -> bool:
         """Return whether *text* is in the script of the query, and in no unwanted English."""
+        if guard == "terms":
+            return not is_in_other_script(text, self.query) or (
+                text.casefold() in self.query.casefold()
+            )
         if not self.may_be_english and detect_language(text) == "en":
             return False
         return not is_in_other_script(text, self.query)
 
-    def repair_text(self, field_name: str, text: str) -> str | None:
-        """Return *text*, with any lost spans appended; ``None`` if *text* must be dropped."""
-        lost_spans = self.find_lost_spans([text])
-        if not lost_spans:
+    def repair_text(self, field_name: str, text: str) -> str:
+        """Return *text*, with any lost spans appended; ``""`` if *text* must be dropped."""
+        lost = self.find_lost_spans([text])
+        if not lost:
             return text
         # A negation cannot be appended: "(not)" behind a text has no meaning. A name behind a text
         # without any word of the query would make a query of any text.
-        is_denied = any(kind == "negation" for kind, _ in lost_spans)
+        is_denied = any(kind == "negation" for kind, _ in lost)
         span_count = sum(kind != "negation" for kind, _ in self.required_spans)
-        has_lost_most = len(lost_spans) > 1 and 2 * len(lost_spans) > span_count
+        has_lost_most = len(lost) > 1 and 2 * len(lost) > span_count
         repaired = ""
         if not (is_denied or has_lost_most) and has_common_word(text, self.context):
-            repaired = self.append_spans(field_name, text, lost_spans)
+            repaired = self.append_spans(field_name, text, lost)
         if not repaired:
-            self.note_loss(field_name, lost_spans)
-        return repaired or None
+            self.notes[field_name, f"dropped: {self.describe_spans(lost)}"] = None
+        return repaired
 
     def repair_sub_queries(self, field_name: str, texts: list[str]) -> list[str]:
         """Return the sub-queries *texts*, with the spans that all of them lost appended to one.
 
-        The lost spans are appended to the first of the sub-queries that have the most words in
-        common with the query.
+        That is the first of those that have the most words in common with the query.
         """
         # A sub-query can be right without the negation: "X but not Y" asks about X and about Y.
-        lost_spans = [pair for pair in self.find_lost_spans(texts) if pair[0] != "negation"]
-        if not texts or not lost_spans:
+        lost = [pair for pair in self.find_lost_spans(texts) if pair[0] != "negation"]
+        if not texts or not lost:
             return texts
         if not any(has_common_word(text, self.context) for text in texts):
-            self.note_loss(field_name, lost_spans)
+            self.notes[field_name, f"dropped: {self.describe_spans(lost)}"] = None
             return []
-        query_tokens = set(split_terms(self.query))
-        counts = [len(query_tokens & set(split_terms(text))) for text in texts]
-        place = counts.index(max(counts))
-        repaired = self.append_spans(field_name, texts[place], lost_spans)
-        if not repaired:
-            return texts
-        return [*texts[:place], repaired, *texts[place + 1 :]]
+        words = set(split_terms(self.query))
+        nearest = max(texts, key=lambda text: len(words.intersection(split_terms(text))))
+        repaired = self.append_spans(field_name, nearest, lost) or nearest
+        return [repaired if text is nearest else text for text in texts]
 
     def find_lost_spans(self, texts: Sequence[str]) -> Spans:
         """Return the required spans that none of *texts* contains."""
@@ -171,62 +156,49 @@ class _Guard:
             if not any(self.contains_span(kind, span, text) for text in texts)
         ]
 
-    def contains_span(self, span_kind: str, span: str, text: str) -> bool:
-        """Return whether *text* contains *span*, or *span* with a term in another glossary form."""
-        if keeps_span(span_kind, span, text, query=self.query):
+    def contains_span(self, kind: str, span: str, text: str) -> bool:
+        """Return whether *text* contains *span*, or *span* with a term in another glossary form.
+
+        The words of *span* beside the term need not be adjacent in *text*.
+        """
+        if keeps_span(kind, span, text, query=self.query):
             return True
-        if span_kind == "negation":
-            return False
         folded_span = span.casefold()
-        for term, forms in self.glossary:
+        for term, forms in self.glossary if kind != "negation" else ():
             folded_term = term.casefold()
-            is_related = folded_span in folded_term or folded_term in folded_span
-            if is_related and _has_other_form(folded_term, folded_span, forms, text):
+            rest = folded_span.replace(folded_term, " ").split()
+            if folded_span in folded_term:
+                rest = []
+            elif folded_term not in folded_span:
+                continue
+            if all(keeps_span("name", word, text, query=word) for word in rest) and any(
+                keeps_span("identifier", form, text, query=form) for form in forms
+            ):
                 return True
         return False
 
-    def append_spans(self, field_name: str, text: str, lost_spans: Spans) -> str:
-        """Return *text* with *lost_spans* in brackets; ``""`` if they are too many or too long."""
-        shown = dict.fromkeys(format_span(kind, span) for kind, span in lost_spans)
+    def append_spans(self, field_name: str, text: str, lost: Spans) -> str:
+        """Return *text* with *lost* spans in brackets; ``""`` if they are too many or too long."""
+        shown = dict.fromkeys(format_span(kind, span) for kind, span in lost)
         repaired = f"{text} ({', '.join(shown)})"
-        if len(lost_spans) > MAX_REPAIRS or len(repaired) > MAX_CHARS:
+        if len(lost) > MAX_REPAIRS or len(repaired) > MAX_CHARS:
             return ""
-        self.notes[field_name, f"repaired: {self.describe_spans(lost_spans)}"] = None
+        self.notes[field_name, f"repaired: {self.describe_spans(lost)}"] = None
         return repaired
 
-    def note_loss(self, field_name: str, lost_spans: Spans) -> None:
-        """Note that a text was dropped, because it lost *lost_spans*."""
-        self.notes[field_name, f"dropped: {self.describe_spans(lost_spans)}"] = None
-
-    def describe_spans(self, lost_spans: Spans) -> str:
+    def describe_spans(self, lost: Spans) -> str:
         """Return the kind and the position of each lost span, such as ``number 12:16``, for a note.
 
         Notes never contain a span's text. Positions are character offsets in `query`.
         """
         shown = []
-        for kind, span in lost_spans[:MAX_REPAIRS]:
+        for kind, span in lost[:MAX_REPAIRS]:
             # A match of whole words takes precedence over a match inside a longer word.
             match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", self.query)
             start = match.start() if match else self.query.find(span)
             shown.append(f"{kind} {start}:{start + len(span)}")
-        described = ", ".join(shown)
-        rest = len(lost_spans) - MAX_REPAIRS
-        return f"{described} and {rest} more" if rest > 0 else described
-
-
-def _has_other_form(term: str, span: str, other_forms: Sequence[str], text: str) -> bool:
-    """Return whether *text* contains *span* with *term* replaced by one of its *other_forms*.
-
-    The words of *span* need not be adjacent in *text*. *term* and *span* are in lower case.
-    """
-    other_words: list[str] = []
-    if term in span:
-        other_words = span.replace(term, " ").split()
-    return any(
-        keeps_span("identifier", form, text, query=form)
-        and all(keeps_span("name", word, text, query=word) for word in other_words)
-        for form in other_forms
-    )
+        rest = len(lost) - MAX_REPAIRS
+        return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
 
 
 def is_in_other_script(text: str, query: str) -> bool:
@@ -271,13 +243,13 @@ def _find_main_script(text: str) -> str:
 
 
 def _find_script(text: str) -> str:
-    """Return the script of most letters of *text*; ``han`` for all scripts of Japanese."""
+    # Japanese is written in three scripts together, so they count as one.
     script = find_dominant_script(text)
-    return "han" if script in _SCRIPTS_OF_JAPANESE else script
+    return "han" if script in ("japanese", "hiragana", "katakana") else script
 
 
 def _compute_letter_fraction(text: str, script: str) -> float:
-    """Return the fraction of the letters of *text* that are in *script*, from 0 to 1."""
-    counts = Counter(char for char in text if char.isalpha())
-    of_script = sum(count for char, count in counts.items() if _find_script(char) == script)
-    return of_script / max(1, counts.total())
+    letters = [char for char in text if char.isalpha()]
+    # A text repeats its letters, and finding a script is slow.
+    scripts = {char: _find_script(char) for char in set(letters)}
+    return sum(scripts[char] == script for char in letters) / max(1, len(letters))

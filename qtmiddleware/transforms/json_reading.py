@@ -11,25 +11,10 @@ _OPENING: Final = re.compile(r"[{\[](\s*+[\"'{\[])?")
 _MOST_OPENINGS: Final = 10
 """Prose with more brackets than this is not read to its end, so that reading takes linear time."""
 _CHARACTERS: Final = re.compile(r"[\x00-\x1f\ud800-\udfff]")
-# The mistakes that models make in JSON, in the order in which they are corrected.
-_CORRECTIONS: Final = (
-    # Single quotation marks.
-    (re.compile(r"(?<=[{\[,:])(\s*+)'|'(?=\s*+[,:}\]])"), r'\1"'),
-    # Keys without quotation marks.
-    (re.compile(r"([{,]\s*+)([A-Za-z_]\w{0,40})(?=\s*+:\s*+[\"\[{])"), r'\1"\2"'),
-    (re.compile(r":(\s*+)None(?=\s*+[,}\]])"), r":\1null"),
-    # A comma before a closing bracket.
-    (re.compile(r",(?=\s*+[}\]])"), ""),
-    # Quotation marks inside a string.
-    (re.compile(r'([^\s{\[,:\\]\s*+)"(?=\s*+[^\s,:}\]])'), r'\1\\"'),
-)
 
 
 def read_json(text: str) -> tuple[list[Any], Any]:
     """Return the outermost JSON objects and lists in *text*, and the one that is cut off.
-
-    Single quotation marks, keys without quotation marks, quotation marks inside a string and commas
-    before a closing bracket are corrected, unless that leaves a doubt.
 
     Returns:
         The values. A value that is cut off is the last one, without its incomplete text.
@@ -47,11 +32,8 @@ def read_json(text: str) -> tuple[list[Any], Any]:
             value, position = _DECODER.raw_decode(text, position)
             values.append(value)
         except (ValueError, RecursionError):
-            rest = text[position:]
-            if (cut_values := _read_cut_json(rest)) is not None:
+            if (cut_values := _read_cut_json(text[position:])) is not None:
                 return [*values, cut_values[0]], cut_values[1]
-            if (corrected_value := _read_corrected_json(rest)) is not None:
-                return [*values, corrected_value], None
             # What is inside broken JSON may be anything. Other brackets belong to prose.
             if opening[1]:
                 break
@@ -77,13 +59,3 @@ def _read_cut_json(text: str) -> tuple[Any, Any] | None:
                 from_json(text, allow_partial="trailing-strings"),
             )
     return None
-
-
-def _read_corrected_json(text: str) -> Any:
-    """Return the value at the start of *text* with its mistakes corrected; ``None`` if it fails."""
-    for mistake, correction in _CORRECTIONS:
-        text = mistake.sub(correction, text)
-    try:
-        return _DECODER.raw_decode(text)[0]
-    except (ValueError, RecursionError):
-        return None

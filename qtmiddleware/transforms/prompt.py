@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -52,28 +52,31 @@ _GLOSSARY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Transform:
     """One way to transform a query, with the parts of its prompt.
 
     Attributes:
-        mode: The name of the transform in the catalogue.
-        version: The version of the prompt. It must change when the prompt changes.
-        instruction: The task, or a function that returns the task for the settings.
-        fields: The reply fields, or a function that returns them for the settings.
-        rules: Further instructions for the model.
-        example: A short query and a correct reply to it.
-        format_version_suffix: A function that returns a name for the settings that change the
-            prompt. The name is appended to the version. ``None`` if no settings change the prompt.
+        mode: the name of the transform in the catalogue.
+        version: the version of the prompt. It must change when the prompt changes.
+        instruction: the task for the model.
+        fields: the reply fields.
+        rules: further instructions for the model.
+        example: a short query, and a correct reply to it as JSON.
+        adapt: returns the parts that depend on the settings, by attribute.
     """
 
     mode: str
     version: str
-    instruction: str | Callable[[Settings], str]
-    fields: tuple[ReplyField, ...] | Callable[[Settings], tuple[ReplyField, ...]]
+    instruction: str = ""
+    fields: tuple[ReplyField, ...] = ()
     rules: tuple[str, ...] = FAITHFUL
-    example: tuple[str, Mapping[str, object]] | None = None
-    format_version_suffix: Callable[[Settings], str] | None = None
+    example: tuple[str, str] | None = None
+    adapt: Callable[[Settings], Mapping[str, Any]] | None = None
+
+    def adapted(self, settings: Settings) -> Transform:
+        """Return this transform with the parts that depend on *settings*."""
+        return replace(self, **self.adapt(settings), adapt=None) if self.adapt else self
 
     def build_prompt(
         self,
@@ -91,27 +94,23 @@ class Transform:
                 form of *query*.
             glossary: The glossary's terms in *query*, each with its other forms.
         """
+        transform = self.adapted(settings)
         turns = select_recent_messages(history, query, settings.llm.history_messages)
-        fields = tuple(self.fields(settings) if callable(self.fields) else self.fields)
+        fields = transform.fields
         if turns and STANDALONE not in fields:
             fields = (STANDALONE, *fields)
-        user_instruction = find_user_instruction(settings, self.mode)
-        version_suffix = self.format_version_suffix(settings) if self.format_version_suffix else ""
-        built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
-        # The built-in example shows the reply to the unchanged instruction only.
+        own = find_user_instruction(settings, self.mode)
         return Prompt(
             mode=self.mode,
-            version=append_digest(
-                f"{self.version}+{version_suffix}" if version_suffix else self.version,
-                user_instruction,
-            ),
+            version=append_digest(transform.version, own),
             system=_build_system_message(
-                self,
-                user_instruction or built_in,
+                own or transform.instruction,
+                transform.rules,
+                # The example fits only the built-in instruction without a conversation.
+                None if own or turns else transform.example,
                 fields,
-                has_example=not (user_instruction or version_suffix),
-                has_history=bool(turns),
-                has_glossary=bool(glossary),
+                bool(turns),
+                bool(glossary),
             ),
             user=_build_user_message(query, turns, glossary),
             fields=fields,
@@ -124,83 +123,65 @@ class Transform:
 # Settings seldom change, so most questions have the same system message.
 @lru_cache(64)
 def _build_system_message(
-    transform: Transform,
     instruction: str,
+    rules: tuple[str, ...],
+    example: tuple[str, str] | None,
     fields: tuple[ReplyField, ...],
-    *,
-    has_example: bool,
     has_history: bool,
     has_glossary: bool,
 ) -> str:
-    """Return the system message of a prompt.
-
-    Args:
-        transform: The transform, for its rules and its example.
-        instruction: The task for the model.
-        fields: The reply fields.
-        has_example: Whether to add the example. It is never added if *has_history* is true.
-        has_history: Whether the user message contains earlier messages.
-        has_glossary: Whether the user message contains a glossary.
-    """
     data = _DATA.format(
         history=_HISTORY if has_history else "", glossary=_GLOSSARY if has_glossary else ""
     )
-    paragraphs = [instruction, data]
-    paragraphs.append("\n".join(f"- {rule}" for rule in transform.rules))
+    paragraphs = [instruction, data, "\n".join(f"- {rule}" for rule in rules)]
     if has_history and len(fields) > 1:
         paragraphs.append(
             "First resolve the query with the history; base every other field on that standalone"
             " form."
         )
     # Weak models copy a template such as {"rewrite": "..."} as their reply.
+    described = (
+        f'- "{field.name}" ({_describe_field_type(field)}): {field.description}' for field in fields
+    )
     paragraphs.append(
         "Reply with one JSON object and nothing else (no code fence, quotes inside a text"
-        " escaped). Its keys:\n"
-        + "\n".join(
-            f'- "{field.name}" ({_describe_field_type(field)}): {field.description}'
-            for field in fields
-        )
+        " escaped). Its keys:\n" + "\n".join(described)
     )
-    # The example fits only the plain built-in instruction without a conversation.
-    if transform.example and has_example and not has_history:
-        query, reply = transform.example
-        paragraphs.append(
-            f"Example for the query {json.dumps(query)}:\n{json.dumps(reply, ensure_ascii=False)}"
-        )
+    if example:
+        paragraphs.append(f"Example for the query {json.dumps(example[0])}:\n{example[1]}")
     return "\n\n".join(paragraphs)
+
+
+def _describe_field_type(field: ReplyField) -> str:
+    if field.shape != "list":
+        return "string"
+    amount = "exactly" if field.min_items == field.max_items else "at most"
+    return f"list of {amount} {field.max_items} strings"
 
 
 def select_recent_messages(
     history: Sequence[Message], query: str, max_messages: int
 ) -> tuple[Message, ...]:
-    """Return the last messages of *history*. Long messages are cut.
+    """Return at most *max_messages* messages of *history*, the latest. Long messages are cut.
 
     Leaves out blank messages, system messages, and a last message that is *query* itself, because
-    some callers pass the whole conversation. Returns at most *max_messages* messages.
+    some callers pass the whole conversation.
     """
     turns = [turn for turn in history if turn.role != "system" and turn.content.strip()]
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():
         turns.pop()
-    # A slice from -0 would return all messages.
-    kept = turns[-max_messages:] if max_messages > 0 else []
-    return tuple(Message(turn.role, _cut_message(turn.content.strip())) for turn in kept)
+    recent = turns[max(0, len(turns) - max_messages) :]
+    return tuple(Message(turn.role, _cut_message(turn.content.strip())) for turn in recent)
 
 
 def _cut_message(text: str) -> str:
-    """Return *text*, cut to at most `MESSAGE_CHARS` characters. A cut text ends in "…"."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
 def append_digest(version: str, user_instruction: str) -> str:
-    """Append a hash of *user_instruction* to *version*, and return the new version.
-
-    If *user_instruction* is ``""``, *version* is returned unchanged.
-    """
-    return (
-        f"{version}#{hashlib.sha256(user_instruction.encode('utf-8', 'replace')).hexdigest()[:8]}"
-        if user_instruction
-        else version
-    )
+    """Return *version* with a hash of *user_instruction*, if there is one."""
+    digest = hashlib.sha256(user_instruction.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{version}#{digest}" if user_instruction else version
 
 
 def find_user_instruction(settings: Settings, mode: str) -> str:
@@ -212,7 +193,6 @@ def find_user_instruction(settings: Settings, mode: str) -> str:
 
 
 def _build_user_message(query: str, history: Sequence[Message], glossary: GlossaryTerms) -> str:
-    """Return a JSON object with the conversation, the glossary and the query."""
     messages = [{"role": turn.role, "content": turn.content} for turn in history]
     forms_by_term = {term: list(forms) for term, forms in glossary}
     return format_json_message(
@@ -231,17 +211,4 @@ def format_json_message(content: Mapping[str, Any]) -> str:
     """
     json_text = json.dumps(content, ensure_ascii=False)
     # A lone surrogate cannot be sent as UTF-8. Its backslash form is also its JSON escape.
-    return (
-        json_text
-        if json_text.isascii()
-        else json_text.encode("utf-8", "backslashreplace").decode("utf-8")
-    )
-
-
-def _describe_field_type(field: ReplyField) -> str:
-    """Return the type of *field* in words, such as "string" or "list of at most 5 strings"."""
-    if field.shape != "list":
-        return "string"
-    if field.min_items == field.max_items:
-        return f"list of exactly {field.max_items} strings"
-    return f"list of at most {field.max_items} strings"
+    return json_text.encode("utf-8", "backslashreplace").decode("utf-8")

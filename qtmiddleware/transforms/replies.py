@@ -92,16 +92,12 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
     Returns a transformation with a note and without texts if the reply only repeats the query or
     says that it needs no sub-queries.
 
-    Args:
-        prompt: The prompt that the model answered.
-        reply: The model's reply.
-
     Raises:
         ModelError: The reply has no text to search for. The error's reason is ``refused``,
             ``empty``, ``truncated`` or ``unparsable``.
     """
     reading = _Reading(prompt, reply)
-    texts = {field.name: reading.select_valid_texts(field) for field in prompt.fields}
+    texts = {field.name: reading.choose_texts(field) for field in prompt.fields}
     if reading.is_cut:
         reading.notes["reply", "truncated"] = None
     result = build_transformation(texts, reading.notes)
@@ -117,38 +113,38 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
 def build_transformation(
     texts_by_field: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
 ) -> Transformation:
-    """Return a transformation with the given texts and notes.
-
-    Args:
-        texts_by_field: The texts of each field. A field with a single text gets the first text.
-        notes: Notes on the texts, as (field, note) pairs.
-    """
+    """Return a transformation. A field with a single text gets the first text."""
     values: dict[str, Any] = {
-        name: tuple(field_texts) if row.shape == "list" else field_texts[0]
+        name: tuple(texts) if row.shape == "list" else texts[0]
         for name, row in TEXT_FIELDS.items()
-        if (field_texts := texts_by_field.get(name))
+        if (texts := texts_by_field.get(name))
     }
     return Transformation(**values, notes=tuple(notes))
+
+
+def drop_duplicates(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return *texts* without those that equal an earlier one but for case and punctuation."""
+    distinct: dict[str, str] = {}
+    for text in texts:
+        distinct.setdefault(normalise_text(text), text)
+    return tuple(distinct.values())
 
 
 def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
     """Return whether a prompt with *fields* can have *transformation* as its result.
 
-    Checks the fields, and the number and lengths of the texts and notes. Transformations from a
-    shared cache need this check, because other processes can write anything to the cache.
+    Transformations from a shared cache need this check, because other processes can write anything
+    to the cache.
     """
     max_items = {field.name: field.max_items if field.shape == "list" else 1 for field in fields}
     for name, row in TEXT_FIELDS.items():
         texts = transformation.texts(name)
         max_chars = MAX_KEYWORD_CHARS if row.guard == "terms" else MAX_CHARS[row.shape]
-        if len(texts) > max_items.get(name, 0):
+        is_allowed = len(texts) <= max_items.get(name, 0)
+        if not (is_allowed and all(it.strip() and len(it) <= max_chars for it in texts)):
             return False
-        if not all(text.strip() and len(text) <= max_chars for text in texts):
-            return False
-    note_texts = [text for note in transformation.notes for text in note]
-    if len(note_texts) > 2 * _MOST_NOTES:
-        return False
-    return all(len(text) <= _MAX_NOTE_CHARS for text in note_texts)
+    notes = [text for note in transformation.notes for text in note]
+    return len(notes) <= 2 * _MOST_NOTES and all(len(text) <= _MAX_NOTE_CHARS for text in notes)
 
 
 def strip_thoughts(text: str) -> tuple[str, bool]:
@@ -163,12 +159,9 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
         Whether *text* ends within or after the reasoning.
     """
     text = text[:_THOUGHT_CHARS].strip()
-    thoughts = None
-    if not text.startswith(("{", "[", '"', "```")):
-        thoughts = _THOUGHTS.match(text)
-    if thoughts:
-        text = text[thoughts.end() :]
-    answer = _SPECIAL_TOKEN.sub("", text).strip()
+    is_json = text.startswith(("{", "[", '"', "```"))
+    thoughts = None if is_json else _THOUGHTS.match(text)
+    answer = _SPECIAL_TOKEN.sub("", text[thoughts.end() :] if thoughts else text).strip()
     return answer, bool(thoughts) and not answer
 
 
@@ -176,20 +169,20 @@ class _Reading:
     """What a reply has for the fields of its prompt.
 
     Attributes:
-        texts: The texts by field, before they are checked. The most likely text comes first. Those
+        texts: the texts by field, before they are checked. The most likely text comes first. Those
             under ``""`` stand under no field's name.
-        named: The fields that the reply names, with or without a text.
-        notes: The notes on texts that were dropped, changed or missing, as (field, note) pairs.
-        is_cut: Whether the end of the reply is missing.
-        is_refused: Whether the whole reply is a refusal.
-        is_empty: Whether the reply has no text, or names a field without a text.
+        named: the fields that the reply names, with or without a text.
+        notes: the notes on texts that were dropped, changed or missing, as (field, note) pairs.
+        main: the only field, to which texts without a name belong.
+        is_cut: whether the end of the reply is missing.
+        is_empty: whether the reply has no text, or names a field without a text.
     """
 
     def __init__(self, prompt: Prompt, reply: Reply) -> None:
         self.prompt = prompt
+        self.query = prompt.query
         self.context = " ".join([prompt.query, *(message.content for message in prompt.history)])
         self.fields = {field.name: field for field in prompt.fields}
-        # Texts without a name belong to the only field.
         names = [name for name in self.fields if name != STANDALONE] or list(self.fields)
         self.main = self.fields[names[0]] if len(names) == 1 else None
         self.texts: dict[str, list[str]] = {"": []}
@@ -213,8 +206,8 @@ class _Reading:
         with suppress(RecursionError):
             self.collect(values)
         self.is_cut = self.is_cut or cut_value is not None
-        cut_members = cut_value.items() if isinstance(cut_value, dict) else ()
-        for key, member in cut_members:
+        cut_members = cut_value if isinstance(cut_value, dict) else {}
+        for key, member in cut_members.items():
             # Of the passage in which the reply ends, the whole sentences count.
             name = self.find_field(key)
             if name and self.fields[name].shape == "passage" and not self.texts.get(name):
@@ -235,26 +228,23 @@ class _Reading:
             for item in value:
                 self.collect(item, name)
         elif isinstance(value, dict):
-            for key, member in value.items():
-                if not _OTHER_KEY.match(_fold_key(key)):
-                    field_name = name or self.find_field(key)
-                    self.named.update({field_name} - {""})
-                    self.collect(member, field_name)
-                    # In an object instead of a text, the first text counts, or all with a number.
-                    if name and not key.isdigit():
-                        break
+            members = {key: it for key, it in value.items() if not _OTHER_KEY.match(_fold_key(key))}
+            for key, member in members.items():
+                field_name = name or self.find_field(key)
+                self.named.update({field_name} - {""})
+                self.collect(member, field_name)
+                # In an object instead of a text, the first text counts, or all with a number.
+                if name and not key.isdigit():
+                    break
 
     def find_field(self, key: str) -> str:
         """Return the name of the field that *key* means in any usual spelling; ``""`` if none."""
         folded_key = _fold_key(key)
-        for name in self.fields:
-            if _FIELD_KEYS[name].search(folded_key):
-                return name
-        return ""
+        return next((name for name in self.fields if _FIELD_KEYS[name].search(folded_key)), "")
 
     def read_plain_text(self, text: str) -> None:
         """Read the texts for the only field from a reply in plain text."""
-        query, main = self.prompt.query, self.main
+        query, main = self.query, self.main
         if main is None:
             self.is_refused = chatter.is_refusal(text, query)
             return
@@ -262,51 +252,55 @@ class _Reading:
             is_passage = main.shape == "passage"
             text = _keep_whole_sentences(text) if is_passage else text.rpartition("\n")[0]
         lines, is_announced = _find_answer_lines(text, query)
-        if lines and chatter.is_refusal(lines[0], query):
-            lines = lines[:1]
         lines = [line for line in lines if not chatter.is_chatter(line, query)] or lines
         if main.shape == "list":
             lines = _split_items("\n".join(lines))
             is_numbered = len(lines) > 1 and all(map(_has_mark, lines))
-            if is_numbered and not _has_guard(main, "terms"):
-                is_announced = True
+            is_announced = is_announced or (is_numbered and not _has_guard(main, "terms"))
         elif main.shape == "passage":
             lines = [" ".join(lines).replace("**", "")]
-        else:
-            # Of several lines, the wanted one is usually a question.
-            lines.sort(key=_is_question, reverse=True)
         # "Answer: nope" announces nothing.
         is_announced = is_announced and len(split_words(" ".join(lines))) != 1
         self.texts[main.name if is_announced else ""] = lines
 
-    def select_valid_texts(self, field: ReplyField) -> tuple[str, ...]:
+    def choose_texts(self, field: ReplyField) -> tuple[str, ...]:
         """Return the texts of *field* that can be searched, without duplicates."""
         is_unnamed = field is self.main and field.name not in self.named
-        name = "" if is_unnamed else field.name
-        texts = _prepare_texts(field, self.texts.get(name, []), self.prompt.query)
-        chosen: dict[str, str] = {}
+        texts = self.split_texts(field, self.texts.get("" if is_unnamed else field.name, []))
+        values: list[str] = []
         notes: list[str] = []
         for text in texts:
             value, note = self.check_text(text, field)
             whole_text = " ".join(texts) if field.shape == "list" else value
             if value and is_unnamed and (note or not self.is_answer(whole_text, field)):
                 value, note = "", "dropped: off topic"
-            notes.append(note)
-            if value:
-                chosen.setdefault(normalise_text(value), value)
+            notes += [note] if note else []
+            values += [value] if value else []
+        chosen = drop_duplicates(values)
+        is_splitting = _has_guard(field, "together")
         # A single sub-query that repeats the query adds nothing.
-        is_repeated = list(chosen) == [normalise_text(self.prompt.query)]
-        if is_repeated and _has_guard(field, "together"):
-            chosen = {}
+        if is_splitting and [*map(normalise_text, chosen)] == [normalise_text(self.query)]:
+            chosen = ()
             notes.append(SAME)
-        if not chosen and not any(notes):
+        if not chosen and not notes:
             is_given_empty = field.name in self.named - self.texts.keys()
-            may_be_empty = _has_guard(field, "together") and field.min_items == 0
-            notes.append(NONE_NEEDED if may_be_empty and is_given_empty else "missing")
-        for note in filter(None, notes):
-            self.notes[field.name, note] = None
-        most = field.max_items if field.shape == "list" else 1
-        return tuple(chosen.values())[:most]
+            is_needless = is_splitting and field.min_items == 0 and is_given_empty
+            notes.append(NONE_NEEDED if is_needless else "missing")
+        self.notes |= dict.fromkeys((field.name, note) for note in notes)
+        return chosen[: field.max_items if field.shape == "list" else 1]
+
+    def split_texts(self, field: ReplyField, texts: list[str]) -> list[str]:
+        """Return *texts* without item numbers. A list that is written as one text is split."""
+        if field.shape == "list" and len(texts) == 1:
+            texts = _split_items(texts[0])
+            is_one_text = len(texts) == 1 and not chatter.is_refusal(texts[0], self.query)
+            if _has_guard(field, "terms") and is_one_text:
+                texts = re.split(r"[,;|、，；]", texts[0])
+        if field.shape == "passage":
+            return texts
+        texts = texts[:_MOST_TEXTS]
+        numbers = {match[1] for match in map(_ITEM_NUMBER.match, texts) if match}
+        return [_strip_marks(text, self.query, is_numbered={"1", "2"} <= numbers) for text in texts]
 
     def is_answer(self, text: str, field: ReplyField) -> bool:
         """Return whether *text*, which stands under no field's name, may be what was asked for.
@@ -318,10 +312,7 @@ class _Reading:
         return _is_question(text) or chatter.has_common_word(text, self.context)
 
     def find_failure(self) -> str:
-        """Return the error's reason for a reply without usable texts; ``""`` if it is no error.
-
-        A reply is no error if it only repeats the query or says that no sub-queries are needed.
-        """
+        """Return the reason why the reply has no usable texts; ``""`` if it needs none."""
         notes = {note for _, note in self.notes}
         # The order matters: a refusal or a cut explains why texts are missing.
         if self.is_refused or "dropped: refusal" in notes:
@@ -330,19 +321,14 @@ class _Reading:
             return "truncated"
         if notes == {SAME} or (self.main and NONE_NEEDED in notes):
             return ""
-        if self.is_empty or notes & {"dropped: no query", SAME}:
-            return "empty"
-        return "unparsable"
+        return "empty" if self.is_empty or notes & {"dropped: no query", SAME} else "unparsable"
 
     def check_text(self, text: str, field: ReplyField) -> tuple[str, str]:
         """Return *text* as it is searched for, and a note if it was dropped or cut.
 
-        Returns:
-            The text without its number, quotation marks, label and talk about the task; ``""`` if
-            it cannot be searched.
-            The note, such as ``dropped: refusal``; ``""`` if there is nothing to note.
+        It loses its number, quotation marks, label and talk about the task.
         """
-        query = self.prompt.query
+        query = self.query
         line = clean_text(text)
         value = line if field.shape == "passage" else _strip_markup(line, query)
         talk, rest = chatter.split_chatter(value, query)
@@ -359,35 +345,32 @@ class _Reading:
         return cut_at_word(value, limit).rstrip(), note
 
     def find_broken_rule(self, line: str, value: str, field: ReplyField) -> str:
-        """Return the name of the rule that forbids to search for *value*; ``""`` if there is none.
-
-        *line* is the text as the model wrote it, on one line.
-        """
-        query = self.prompt.query
+        """Return the rule that forbids to search for *value*, which the model wrote as *line*."""
+        query = self.query
         key = normalise_text(value)
-        is_term = _has_guard(field, "terms")
-        is_sub_query = _has_guard(field, "together")
+        guard = TEXT_FIELDS[field.name].guard
+        has_letters = any(map(str.isalpha, value)) or not any(map(str.isalpha, query))
+        # If the query itself begins with the same bracket, the text may be a rewrite of it.
+        is_markup = _MARKUP_START.match(value) and value[:1] != query[:1]
+        is_heading = line.endswith(_COLONS) and not query.endswith(_COLONS)
         if chatter.is_refusal(line, query) or chatter.is_refusal(value, query):
             return "refusal"
         # A model may repeat the instructions, or the example in them.
         if key.count(" ") >= 3 and key in normalise_text(self.prompt.system):
             return "copies the prompt"
-        is_heading = line.endswith(_COLONS) and not query.endswith(_COLONS)
         if not key or is_heading or chatter.is_chatter(value, query):
             return "no query"
         if field.shape != "passage" and chatter.is_off_topic_talk(value, query, self.context):
             return "no query"
-        # One of several sub-queries may be the query itself, if the others add to it.
-        if key == normalise_text(query) and not (is_sub_query or is_term):
-            return "same as the query"
-        if is_term:
+        if guard == "terms":
             return "too long for a keyword" if len(value) > MAX_KEYWORD_CHARS else ""
-        if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
+        # One of several sub-queries may be the query itself, if the others add to it.
+        if key == normalise_text(query) and guard != "together":
+            return "same as the query"
+        if not has_letters:
             return "no letters"
-        if is_sub_query and has_unresolved_reference(value, query):
+        if guard == "together" and has_unresolved_reference(value, query):
             return "unresolved reference"
-        # If the query itself begins with the same bracket, the text may be a rewrite of it.
-        is_markup = _MARKUP_START.match(value) and value[:1] != query[:1]
         return "JSON" if is_markup else ""
 
 
@@ -412,7 +395,6 @@ def _fold_key(key: str) -> str:
 
 
 def _keep_whole_sentences(text: str) -> str:
-    """Return *text* up to the end of its last complete sentence; ``""`` if there is none."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     return text[: ends[-1]] if ends else ""
 
@@ -420,9 +402,7 @@ def _keep_whole_sentences(text: str) -> str:
 def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
     """Return the lines of a reply in plain text without labels and remarks.
 
-    Returns:
-        The lines.
-        Whether a label or a line that ends in a colon announces them.
+    Also returns whether a label or a line that ends in a colon announces them.
     """
     lines: list[str] = []
     is_announced = is_remark = False
@@ -434,12 +414,9 @@ def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
             is_remark = True
         elif label or line.endswith(_COLONS):
             # What precedes the first label is talk about the task.
-            if not is_announced:
-                lines = []
-            if label and rest:
-                lines.append(rest)
-            is_announced = True
-            is_remark = False
+            lines = lines if is_announced else []
+            lines += [rest] if label and rest else []
+            is_announced, is_remark = True, False
         elif not is_remark:
             lines.append(line.lstrip("#> "))
     return lines, is_announced
@@ -457,38 +434,21 @@ def _split_label(text: str, query: str) -> tuple[str, str]:
     if not match or match[1].casefold() in query.casefold():
         return "", text
     words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_text(match[1]))
-    if all(map(_is_label_word, words)):
-        return " ".join(words), match[2]
-    return "", text
-
-
-def _is_label_word(word: str) -> bool:
-    """Return whether *word* is common in the names of reply fields."""
-    if chatter.compile_patterns("labels").fullmatch(word):
-        return True
-    return any(key.search(word) for key in _FIELD_KEYS.values())
-
-
-def _prepare_texts(field: ReplyField, texts: list[str], query: str) -> list[str]:
-    """Return *texts* without item numbers. A list that is written as one text is split."""
-    if field.shape == "list" and len(texts) == 1:
-        texts = _split_items(texts[0])
-        is_one_text = len(texts) == 1 and not chatter.is_refusal(texts[0], query)
-        if _has_guard(field, "terms") and is_one_text:
-            texts = re.split(r"[,;|、，；]", texts[0])
-    if field.shape == "passage":
-        return texts
-    texts = texts[:_MOST_TEXTS]
-    numbers = {match[1] for match in map(_ITEM_NUMBER.match, texts) if match}
-    return [_strip_marks(text, query, is_numbered={"1", "2"} <= numbers) for text in texts]
+    is_label = all(
+        chatter.compile_patterns("labels").fullmatch(word)
+        or any(key.search(word) for key in _FIELD_KEYS.values())
+        for word in words
+    )
+    return (" ".join(words), match[2]) if is_label else ("", text)
 
 
 def _split_items(text: str) -> list[str]:
     """Return the items of a list: the lines with a bullet or a number, or all lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Some models write all items on one line: 1. What is it? 2. Who made it?
     first, *items = _NUMBER_INSIDE.split(text) if len(lines) == 1 else [text]
     if items and not first:
-        lines = items
+        return items
     return [line for line in lines if _has_mark(line)] or lines
 
 
@@ -507,8 +467,7 @@ def _strip_marks(text: str, query: str, *, is_numbered: bool = False) -> str:
     number = _NUMBER.match(text)
     if number and number[0] not in query:
         is_ordinal = re.search("[2-9]|1\\d", number[0]) and not is_numbered
-        if not is_ordinal:
-            text = text[number.end() :]
+        text = text if is_ordinal else text[number.end() :]
     return text.strip()
 
 
@@ -518,16 +477,14 @@ def _strip_markup(text: str, query: str) -> str:
     _, rest = _split_label(text, query)
     text = _strip_quotes(rest or text, query)
     remark = _REMARK.search(text[-210:])
-    if remark and chatter.is_chatter(remark[1], query):
-        text = text[: 1 - len(remark[0])]
-    return text
+    is_chatter = remark and chatter.is_chatter(remark[1], query)
+    return text[: 1 - len(remark[0])] if remark and is_chatter else text
 
 
 def _strip_quotes(text: str, query: str) -> str:
     """Return *text* without the quotation marks around it, unless *query* begins with one too."""
     text = text.strip()
-    inner = text[1:-1]
-    closer = _QUOTES.get(text[:1], "")
+    inner, closer = text[1:-1], _QUOTES.get(text[:1], "")
     if not inner or query[:1] in _QUOTES:
         return text
     # Two quotes in one text are not one quote around it.

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from functools import cache, lru_cache
-from itertools import pairwise
 from typing import Final
 
-from qtmiddleware.preprocessing.lexicon import load_all_lexicons, load_lexicon
+from qtmiddleware.preprocessing.lexicon import load_all_lexicons
 from qtmiddleware.preprocessing.text import (
     fold_text,
     fold_words,
@@ -97,10 +96,6 @@ _SIGN_NAMES: Final = {
     }.items()
 }
 """The names of signs such as € and %. Names in non-Latin scripts may be parts of words."""
-_HAN_NUMBERS: Final = {
-    char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")
-} | {"两": Decimal(2)}
-
 _PREFIXED: Final = re.compile(r"^(?:un|non|in|im|ir|il|dis|a)-?(\w{4,})$")
 _WORKING: Final = re.compile(r"\bwork")
 _TROUBLE: Final = re.compile(
@@ -110,47 +105,41 @@ _COMPOUND: Final = re.compile(r"\b(?:non?|not|never)-\w+(?:-\w+)*")
 _MOST_COMPOUNDS: Final = 20
 
 
-def keeps_span(span_kind: str, span: str, text: str, *, query: str) -> bool:
-    """Return whether *text* contains *span*, in the same or an equivalent form.
+def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
+    """Return whether *text* contains *span*, a span of *query*, in the same or an equivalent form.
 
-    Args:
-        span_kind: The kind of *span*: ``quote``, ``identifier``, ``number``, ``name``, ``url`` or
-            ``negation``.
-        span: A span of *query*.
-        text: The text to check.
-        query: The user's question.
+    *kind* is ``quote``, ``identifier``, ``number``, ``name``, ``url`` or ``negation``.
     """
-    if span_kind == "negation":
+    if kind == "negation":
         return _keeps_negation(text, query, span)
-    if span_kind == "number":
+    if kind == "number":
         return _has_numbers(span, text)
-    if span_kind == "quote":
+    if kind == "quote":
         return _has_phrase(span.strip(_QUOTE_MARKS), text)
-    if span_kind == "url":
+    if kind == "url":
         return _SCHEME.sub("", fold_text(span)).rstrip("/") in fold_text(text)
     # A name may also be written like an identifier, such as "WiFi" for "Wi-Fi".
-    if _has_identifier(span, text):
-        return True
-    return span_kind == "name" and _has_name(span, text)
+    return _has_identifier(span, text) or (kind == "name" and _has_name(span, text))
 
 
-def format_span(span_kind: str, span: str) -> str:
+def format_span(kind: str, span: str) -> str:
     """Return *span* for appending to a text: a ``quote`` in quotation marks, others unchanged."""
     bare = span.strip(_QUOTE_MARKS)
-    return f'"{bare}"' if span_kind == "quote" else span.strip()
+    return f'"{bare}"' if kind == "quote" else span.strip()
+
+
+def is_negated(text: str) -> bool:
+    """Return whether *text* contains a negation, such as "not", in any supported language."""
+    return bool(_find_denials(fold_text(text)))
 
 
 def _has_phrase(phrase: str, text: str) -> bool:
     """Return whether *text* contains *phrase*, ignoring case, accents and common punctuation."""
     words = fold_words(phrase)
-    if not words:
-        return phrase in text
-    joined_words = " ".join(words)
-    joined_text = " ".join(fold_words(text))
-    if f" {joined_words} " not in f" {joined_text} ":
-        return False
     has_other_marks = re.search(r"[^\w\s,.;:!?'’\"-]", phrase)
-    return not has_other_marks or normalise_text(phrase) in normalise_text(text)
+    if has_other_marks and normalise_text(phrase) not in normalise_text(text):
+        return False
+    return not words or f" {' '.join(words)} " in f" {' '.join(fold_words(text))} "
 
 
 def _has_identifier(span: str, text: str) -> bool:
@@ -163,28 +152,22 @@ def _has_identifier(span: str, text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _compile_identifier(span: str) -> re.Pattern[str]:
-    """Return a pattern that matches the identifier *span* with any separators."""
     folded_span = fold_text(span).strip().removesuffix("'s").removesuffix("'").rstrip(".")
     parts = [re.escape(part) for part in _JOINT.split(folded_span) if part]
     # A model may write "version 2.10" or only "2.10" for "v2.10".
     if len(parts) == 2 and parts[0] == "v":
         is_dotted = "." in parts[1]
-        parts = ["v(?:ersion)?", parts[1]]
-        if is_dotted:
-            parts = [rf"(?:v(?:ersion)?[\s._-]*)?{parts[1]}"]
+        parts = [rf"(?:v(?:ersion)?[\s._-]*){'?' if is_dotted else ''}{parts[1]}"]
     pattern = r"[\s._-]*".join(parts)
     if not folded_span.isascii():
         return re.compile(pattern)
     # A match inside a longer word or number does not count: E-4042 does not contain E-40, nor does
     # v1.2.3 contain v1.2.
     last = folded_span[-1:]
-    if re.match(r"\w", folded_span):
-        pattern = rf"(?<!\w){pattern}"
-    if last.isalpha():
-        pattern += "s?"
-    if last.isalnum():
-        pattern += r"(?!\w|\.\d)(?:'?s)?"
-    return re.compile(pattern)
+    start = r"(?<!\w)" if re.match(r"\w", folded_span) else ""
+    plural = "s?" if last.isalpha() else ""
+    end = r"(?!\w|\.\d)(?:'?s)?" if last.isalnum() else ""
+    return re.compile(start + pattern + plural + end)
 
 
 def _has_name(span: str, text: str) -> bool:
@@ -198,20 +181,18 @@ def _has_name(span: str, text: str) -> bool:
     """
     text_words = [word.removesuffix("'s") for word in fold_words(text)]
     full_name, _, short_name = span.partition("(")
-    # A text may leave out a title or an initial of a name.
-    needed = [word for word in full_name.split() if not _is_title_or_initial(word)]
+    titles = _load_words("titles")
+    needed = [
+        word
+        for word in full_name.split()
+        if not (word.endswith(".") and (len(word) == 2 or fold_text(word[:-1]) in titles))
+    ]
     full_name = " ".join(needed)
     name_words = [
         word.removesuffix("'s") for word in fold_words(full_name) if word not in _SMALL_WORDS
     ]
     if name_words and all(_has_name_word(word, text_words) for word in name_words):
-        # Ambiguous words (May, Will, Can) must have a neighbour that they have in the name too.
-        pairs = {frozenset(pair) for pair in pairwise(name_words)}
-        in_text = [frozenset(pair) for pair in pairwise(text_words)]
-        joined_words = {word for pair in in_text if pair in pairs for word in pair}
-        ambiguous = load_lexicon("en").verbs.intersection(name_words)
-        if not pairs or ambiguous <= joined_words:
-            return True
+        return True
     letters = re.sub(r"[\W_]", "", full_name)
     # The name is an acronym, which the text may spell out.
     if letters.isupper() and 2 <= len(letters) <= 6:
@@ -225,39 +206,30 @@ def _has_name(span: str, text: str) -> bool:
     return not short_forms.isdisjoint(undotted.split())
 
 
-def _is_title_or_initial(word: str) -> bool:
-    """Return whether *word* is a title or an initial with a full stop, such as "Dr." or "J."."""
-    if not word.endswith("."):
-        return False
-    return len(word) == 2 or fold_text(word[:-1]) in _load_words("titles")
-
-
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
     """Return whether *text_words* contains *name_word*, in the singular or plural.
 
     A word of five or more letters may also be the start of a longer word.
     """
     forms = {name_word, name_word.rstrip("s"), f"{name_word}s"}
-    if not forms.isdisjoint(text_words):
-        return True
     is_long = len(name_word) > 4
-    return is_long and any(word.startswith(name_word) for word in text_words)
+    return any(word in forms or (is_long and word.startswith(name_word)) for word in text_words)
 
 
 def _has_numbers(span: str, text: str) -> bool:
     """Return whether *text* contains all numbers of *span* and all its signs, such as €.
 
-    In *text*, a number may be written in digits, as an English word or as a Han character.
+    In *text*, a number may be written in digits or as an English word.
     """
-    signs = [char for char in span if char in _SIGN_NAMES]
-    if not all(_has_sign(sign, text) for sign in signs):
+    if not all(_has_sign(sign, text) for sign in span if sign in _SIGN_NAMES):
         return False
-    text_values: set[Decimal] = set().union(*_find_numbers(text), _find_spelled_numbers(text))
-    text_values |= {_HAN_NUMBERS[char] for char in text if char in _HAN_NUMBERS}
+    spelled = _find_spelled_numbers(text)
+    text_values = spelled.union(*_find_numbers(text))
     # A span such as "three" has no digits, so its number words are compared.
     required = _find_numbers(span) or [{value} for value in _find_spelled_numbers(span)]
     # 9:30 may also be written 9.30.
-    if (time := _TIME.sub(".", span)) != span and keeps_span("number", time, text, query=time):
+    time = _TIME.sub(".", span)
+    if time != span and _has_numbers(time, text):
         return True
     if not required:
         return fold_text(span) in fold_text(text)
@@ -269,95 +241,50 @@ def _find_spelled_numbers(text: str) -> set[Decimal]:
 
 
 def _find_numbers(text: str) -> list[set[Decimal]]:
-    """Return the possible values of each number in *text*, such as 1 and 1000 for "1.000".
-
-    Reads only numbers in digits.
-    """
+    """Return the possible values of each number in digits, such as 1 and 1000 for "1.000"."""
     numbers = []
     for match in _WRITTEN_NUMBER.finditer(fold_text(text)):
         digits = re.sub(r"[\s']", "", match[1])
-        # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has
-        # two values.
-        with_comma = digits.replace(".", "").replace(",", ".")
-        readings = {digits.replace(",", ""), with_comma}
+        # "1,500.5" is written "1.500,5" in other languages.
+        readings = {digits.replace(",", ""), digits.replace(".", "").replace(",", ".")}
         values = {Decimal(reading[:50]) for reading in readings if reading.count(".") < 2}
-        factor = _FACTORS.get(match[2] or "")
-        if factor:
-            values |= {value.scaleb(factor) for value in values}
-        numbers.append(values)
+        factor = _FACTORS.get(match[2], 0)
+        numbers.append(values | {value.scaleb(factor) for value in values})
     return numbers
 
 
 def _has_sign(sign: str, text: str) -> bool:
     """Return whether *text* contains *sign*, such as €, or one of its names, such as "euro"."""
     folded_text = fold_text(text)
-    names = _SIGN_NAMES[sign]
-    if sign in folded_text:
-        return True
-    if not names.isdisjoint(split_words(folded_text)):
-        return True
-    in_other_scripts = (fold_text(name) for name in names if not name.isascii())
-    return any(name in folded_text for name in in_other_scripts)
+    words = split_words(folded_text)
+    return sign in folded_text or any(
+        name in words or (not name.isascii() and fold_text(name) in folded_text)
+        for name in _SIGN_NAMES[sign]
+    )
 
 
-def is_negated(text: str) -> bool:
-    """Return whether *text* contains a negation, such as "not", in any supported language."""
-    return bool(_find_denials(fold_text(text)))
-
-
-def _keeps_negation(text: str, query: str, span: str = "") -> bool:
-    """Return whether *text* keeps the negation of *query*.
+def _keeps_negation(text: str, query: str, span: str) -> bool:
+    """Return whether *text* keeps *span*, a negation of *query*.
 
     - Any negating word, contraction or prefix ("uncovered") counts as a negation.
     - Words such as "non-stop" or "fail" do not count if *query* contains them too. For example,
       "fails" does not keep the negation of "doesn't fail".
     - If *query* contains both a "not" and a "without", *text* must contain two negations.
-
-    Args:
-        text: The text to check.
-        query: The query, with at least one negation.
-        span: One negation of *query*.
     """
-    folded_query = fold_text(query)
-    folded_text = fold_text(text)
+    folded_query, folded_text = fold_text(query), fold_text(text)
     # "are non-stop" does not keep the negation of "aren't non-stop".
     for compound in _COMPOUND.findall(folded_query)[:_MOST_COMPOUNDS]:
-        forms = (
-            compound,
-            compound.replace("-", ""),
-            compound.replace("-", " "),
-        )
-        for form in forms:
-            folded_text = folded_text.replace(form, " ")
+        for joint in "-", "", " ":
+            folded_text = folded_text.replace(compound.replace("-", joint), " ")
     denials = _find_denials(folded_query)
     protected = _load_words("negations") | set(fold_words(span))
     other_words = _load_words("denials").intersection(denials) - protected
-    kept_denials = [it for it in _find_denials(folded_text) if it not in other_words]
-    count = _count_denials(kept_denials)
+    meant = [denial for denial in denials if denial not in other_words]
+    count = sum(denial not in other_words for denial in _find_denials(folded_text))
     count += _count_rephrased_denials(folded_text, folded_query)
-    meant_denials = [denial for denial in denials if denial not in other_words]
-    excluding = _load_words("exclusions").intersection(meant_denials)
-    plain_denials = [denial for denial in meant_denials if denial not in excluding]
-    if excluding and _count_denials(plain_denials):
-        return count > 1
-    return count > 0
-
-
-def _count_denials(denials: list[str]) -> int:
-    """Return how many negations a text with the negating words *denials* expresses.
-
-    The French "ne … pas" is a single negation.
-    """
-    full_words = [word for word in denials if not _is_ne(word)]
-    # "ne" without "pas" is a negation too.
-    return len(full_words or denials[:1])
-
-
-def _is_ne(word: str) -> bool:
-    """Return whether *word* is the French "ne" or begins with its short form, "n'"."""
-    if word == "n't":
-        return False
-    return word == "ne" or word.startswith("n'")
+    excluding = _load_words("exclusions").intersection(meant)
+    needs_two = bool(excluding) and not excluding.issuperset(meant)
+    return count > needs_two
 
 
 def _find_denials(folded_text: str) -> list[str]:
@@ -372,22 +299,17 @@ def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
 
     The text may use a prefix ("uncovered"), or a word such as "problem" instead of "not working".
     """
-    query_words = set(re.findall(r"[\w-]+", folded_query))
+    known_words = {*re.findall(r"[\w-]+", folded_query), *_load_words("denials")}
     stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}
-    known_words = query_words | _load_words("denials")
-    count = 0
-    for word in re.findall(r"[\w-]+", folded_text):
-        match = None if word in known_words else _PREFIXED.match(word)
-        if match and match[1][:5] in stems:
-            count += 1
-    if _WORKING.search(folded_query) and _TROUBLE.search(folded_text):
-        count += 1
-    return count
+    others = set(re.findall(r"[\w-]+", folded_text)) - known_words
+    prefixed = filter(None, map(_PREFIXED.match, others))
+    is_trouble = _WORKING.search(folded_query) and _TROUBLE.search(folded_text)
+    return sum(match[1][:5] in stems for match in prefixed) + bool(is_trouble)
 
 
 @cache
 def _load_words(kind: str) -> frozenset[str]:
-    """Return the words of all languages under *kind* in the lexicons, without accents.
+    """Return the folded words of all languages under *kind* in the lexicons.
 
     Negations are words such as "not", denials also words such as "fail", and exclusions words such
     as "without".
@@ -399,9 +321,6 @@ def _load_words(kind: str) -> frozenset[str]:
 
 @cache
 def _compile_denials() -> re.Pattern[str]:
-    """Return a pattern for negations that are only a part of a word.
-
-    Examples are the "n't" in "isn't", and characters in scripts that do not separate words.
-    """
+    """Return a pattern for negations that are a part of a word, such as the "n't" in "isn't"."""
     patterns = [it for lexicon in load_all_lexicons() for it in lexicon.denial_patterns]
     return re.compile("|".join(map(unify_letters, patterns)))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
-from qtmiddleware.transforms.prompts.decompose import get_sub_query_style
 from qtmiddleware.transforms.prompts.hyde import ASSUMED, UNKNOWN
 
 INSTRUCTION: Final = (
@@ -67,33 +66,29 @@ ASPECTS: Final = (
 )
 
 
-def choose_reply_fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return the reply fields: the rewrite, the step-back question and the sub-queries.
-
-    The settings may add a hypothetical passage.
-    """
+def _adapt(settings: Settings) -> Mapping[str, Any]:
+    style = settings.llm.sub_query_style
     sub_queries = ReplyField(
-        "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
+        "sub_queries",
+        "list",
+        ASPECTS if style == "aspects" else SUB_QUERIES,
+        min_items=0,
+        max_items=settings.max_sub_queries,
     )
-    if settings.llm.sub_query_style == "aspects":
-        sub_queries = replace(sub_queries, description=ASPECTS)
-    elif settings.llm.sub_query_style == "research":
+    if style == "research":
         sub_queries = ReplyField("sub_queries", "list", RESEARCH, min_items=5, max_items=5)
-    passage = (HYDE,) if settings.fusion.weights["hyde"] else ()
-    return (REWRITE, STEP_BACK, sub_queries, *passage)
-
-
-def _format_version_suffix(settings: Settings) -> str:
-    """Return a name for the settings that change the prompt, such as ``research+hyde``."""
-    passage = "hyde" if settings.fusion.weights["hyde"] else ""
-    return "+".join(filter(None, (get_sub_query_style(settings), passage)))
+    has_passage = settings.fusion.weights["hyde"] > 0
+    suffixes = [style] * (style != "simple") + ["hyde"] * has_passage
+    return {
+        "version": "+".join(["combined/3", *suffixes]),
+        "fields": (REWRITE, STEP_BACK, sub_queries, *([HYDE] * has_passage)),
+    }
 
 
 TRANSFORM: Final = Transform(
     mode="combined",
     version="combined/3",
     instruction=INSTRUCTION,
-    fields=choose_reply_fields,
     rules=RULES,
-    format_version_suffix=_format_version_suffix,
+    adapt=_adapt,
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import FAITHFUL, Transform
+
+VERSION: Final = "decompose/3"
 
 INSTRUCTION: Final = (
     "You split a user's query into the sub-queries that have to be looked up to answer it: one for"
@@ -39,60 +42,30 @@ RULES: Final = (
 )
 
 
-def choose_reply_fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return the reply field for the sub-queries.
-
-    The style ``research`` asks for exactly five sub-queries, other styles for at most
-    ``maxSubQueries``.
-    """
-    if settings.llm.sub_query_style == "research":
-        return (
-            ReplyField(
-                "sub_queries",
-                "list",
-                "the five sub-queries in their order",
-                min_items=5,
-                max_items=5,
-            ),
-        )
-    return (
-        ReplyField(
-            "sub_queries",
-            "list",
-            "the sub-queries, each a full question",
-            0,
-            settings.max_sub_queries,
-        ),
-    )
+INSTRUCTIONS: Final = {
+    "simple": INSTRUCTION,
+    "research": RESEARCH_INSTRUCTION,
+    "aspects": ASPECTS_INSTRUCTION,
+}
 
 
-def get_sub_query_style(settings: Settings) -> str:
-    """Return the style of the sub-queries; ``""`` for the default style ``simple``."""
+def _adapt(settings: Settings) -> Mapping[str, Any]:
     style = settings.llm.sub_query_style
-    return "" if style == "simple" else style
-
-
-def _choose_instruction(settings: Settings) -> str:
-    """Return the instruction for the configured style of the sub-queries."""
-    return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(
-        get_sub_query_style(settings), INSTRUCTION
+    field = ReplyField(
+        "sub_queries",
+        "list",
+        "the sub-queries, each a full question",
+        min_items=0,
+        max_items=settings.max_sub_queries,
     )
+    if style == "research":
+        description = "the five sub-queries in their order"
+        field = ReplyField("sub_queries", "list", description, min_items=5, max_items=5)
+    return {
+        "version": VERSION if style == "simple" else f"{VERSION}+{style}",
+        "instruction": INSTRUCTIONS[style],
+        "fields": (field,),
+    }
 
 
-TRANSFORM: Final = Transform(
-    mode="decompose",
-    version="decompose/3",
-    instruction=_choose_instruction,
-    fields=choose_reply_fields,
-    rules=RULES,
-    example=(
-        "Which has the longer warranty, the Brio 3 or the Tavo S?",
-        {
-            "sub_queries": [
-                "How long is the warranty of the Brio 3?",
-                "How long is the warranty of the Tavo S?",
-            ]
-        },
-    ),
-    format_version_suffix=get_sub_query_style,
-)
+TRANSFORM: Final = Transform(mode="decompose", version=VERSION, rules=RULES, adapt=_adapt)

@@ -30,16 +30,9 @@ TRANSFORM: Final = Transform(
     ),
     example=(
         "how do I get my deposit back when I move out",
-        {
-            "keywords": [
-                "deposit",
-                "move out",
-                "security deposit",
-                "refund",
-                "tenancy",
-                "lease end",
-                "landlord",
-            ]
-        },
+        (
+            '{"keywords": ["deposit", "move out", "security deposit", "refund", "tenancy",'
+            ' "lease end", "landlord"]}'
+        ),
     ),
 )

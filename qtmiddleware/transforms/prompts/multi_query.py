@@ -17,13 +17,15 @@ TRANSFORM: Final = Transform(
         " form: everyday words, the technical terms of the field, the sentence of a document that"
         " would answer it."
     ),
-    fields=lambda settings: (
-        ReplyField(
-            "paraphrases",
-            "list",
-            "the paraphrases, one sentence each",
-            min_items=settings.llm.paraphrases,
-            max_items=settings.llm.paraphrases,
-        ),
-    ),
+    adapt=lambda settings: {
+        "fields": (
+            ReplyField(
+                "paraphrases",
+                "list",
+                "the paraphrases, one sentence each",
+                min_items=settings.llm.paraphrases,
+                max_items=settings.llm.paraphrases,
+            ),
+        )
+    },
 )

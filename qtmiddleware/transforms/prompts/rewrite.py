@@ -20,11 +20,9 @@ TRANSFORM: Final = Transform(
     fields=(ReplyField("rewrite", "line", "the rewritten query, one sentence"),),
     example=(
         "sso login loop after update to v2.1?",
-        {
-            "rewrite": (
-                "Why does single sign-on (SSO) end in a login loop, with repeated redirects to the"
-                " sign-in page, after the update to v2.1?"
-            )
-        },
+        (
+            '{"rewrite": "Why does single sign-on (SSO) end in a login loop, with repeated'
+            ' redirects to the sign-in page, after the update to v2.1?"}'
+        ),
     ),
 )

@@ -31,6 +31,6 @@ TRANSFORM: Final = Transform(
     ),
     example=(
         "Why did the Millau Viaduct close to lorries on 3 May 2019?",
-        {"step_back": "When and why is the Millau Viaduct restricted to some kinds of traffic?"},
+        '{"step_back": "When and why is the Millau Viaduct restricted to some kinds of traffic?"}',
     ),
 )

@@ -30,17 +30,15 @@ def test_well_formed_json_is_read_as_the_standard_says(
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ('{"a": "say "hi" now"}', [{"a": 'say "hi" now'}]),
-        ("{'a': 'it's', 'b': ['x',],}", [{"a": "it's", "b": ["x"]}]),
-        ("{'a': None, b: \"x\"}", [{"a": None, "b": "x"}]),
         ('{"a": "x\ny"}', [{"a": "x y"}]),
         ('one {"a": "x"} two ["y"]', [{"a": "x"}, ["y"]]),
         ('{set} {"a": "x"}', [{"a": "x"}]),
         ('{"a": "x" "b": {"c": "y"}}', []),
         ('{"a": "say "hi", he said"}', []),
+        ("{'a': 'x'}", []),
     ],
 )
-def test_mistakes_that_models_make_are_corrected_where_there_is_no_doubt(
+def test_json_is_found_in_other_text_and_broken_json_is_not_guessed_at(
     text: str, values: list[Any]
 ) -> None:
     assert read_json(text) == (values, None)

@@ -247,7 +247,7 @@ def test_a_copy_of_the_example_in_the_prompt_is_not_searched(mode: str) -> None:
     example = PROMPTS[mode].example
     assert example is not None
     with pytest.raises(ModelError, match="dropped: copies the prompt"):
-        parse_transformation(prompt(mode), Reply(json.dumps(example[1])))
+        parse_transformation(prompt(mode), Reply(example[1]))
 
 
 def test_what_lacks_is_noted_without_any_text() -> None:
