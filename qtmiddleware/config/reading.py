@@ -40,11 +40,8 @@ _BOOLEANS: Final = {
 def read_layers(source: object, environ: Mapping[str, str], origin: str) -> list[Layer]:
     """Return the settings in *environ* and *source*, the strongest last.
 
-    Args:
-        source: A path or preset, a mapping, or ``None``. A path or preset replaces the one that
-            ``QTM_CONFIG`` names. A mapping only overrides its values.
-        environ: The environment variables.
-        origin: The name of a mapping in error messages.
+    A path or preset replaces the one that ``QTM_CONFIG`` names. A mapping, which error messages
+    call *origin*, only overrides its values.
     """
     layers = read_environment(environ)
     named = environ.get("QTM_CONFIG")
@@ -67,11 +64,7 @@ def read_source(source: object, origin: str) -> Layer:
 
 
 def read_preset(name: str) -> Layer:
-    """Return the settings of the preset *name*.
-
-    Raises:
-        ConfigError: There is no such preset. The message lists all presets.
-    """
+    """Return the settings of the preset *name*. If there is none, the error lists all presets."""
     if preset := errors.find_same_name(name, PRESETS):
         values = read_config_file(find_presets_folder() / (preset + PRESET_ENDING))[1]
         return f"preset {preset}", values
@@ -82,20 +75,13 @@ def read_preset(name: str) -> Layer:
 
 
 def find_presets_folder() -> Path:
-    """Return the folder that contains the preset files and ``schema.json``.
-
-    This is ``presets`` next to this module or, in a checkout, ``config/``.
-    """
+    """Return the folder of presets, next to this module or, in a checkout, ``config``."""
     here = Path(__file__).resolve().parent
     return here / "presets" if (here / "presets").is_dir() else here.parents[1] / "config"
 
 
 def read_config_file(path: str | os.PathLike[str]) -> Layer:
-    """Return the settings in a JSON file.
-
-    Raises:
-        ConfigError: The file cannot be read, is not valid JSON, or contains no object.
-    """
+    """Return the settings in a JSON file."""
     name = os.fsdecode(path)
     # Users may pass the text of a config, which may hold a key, instead of its path.
     if name.lstrip().startswith("{"):
@@ -109,13 +95,11 @@ def read_config_file(path: str | os.PathLike[str]) -> Layer:
         values = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
         problem = "must hold one JSON object, which begins with { and ends with }"
     except FileNotFoundError:
-        values = None
-        problem = f"does not exist (looked from {Path.cwd()})"
+        values, problem = None, f"does not exist (looked from {Path.cwd()})"
     # A file that is nested too deeply, or `~` without a home, is a `RuntimeError`.
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        values = None
-        problem = f"cannot be read as JSON: {reason}"
+        values, problem = None, f"cannot be read as JSON: {reason}"
     if isinstance(values, Mapping):
         return source, values
     raise ConfigError(f"{source} {problem}", source=source)

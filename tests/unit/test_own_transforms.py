@@ -72,25 +72,6 @@ def test_a_definition_that_is_impossible_is_refused_with_its_place(
     assert f"{refused.value.path} " in str(refused.value)
 
 
-def test_names_that_are_too_long_or_no_names_at_all_are_refused() -> None:
-    for transforms, path in (([], "transforms"), ({"x" * 61: define("hyde")}, "transforms.xxx")):
-        with pytest.raises(ConfigError) as refused:
-            Config.load({"transforms": transforms}, environ={})
-        assert refused.value.path.startswith(path)
-
-
-@pytest.mark.parametrize("name", ["sk-proj-Zq81hhTTyw0pLmN", "two\nlines", "\x1b[31m"])
-def test_a_message_about_a_name_is_one_line_without_a_key(name: str) -> None:
-    for definition in ({}, {"prompt": PROMPT, "fields": ["x"], name: 1}):
-        with pytest.raises(ConfigError) as refused:
-            Config.load({"transforms": {name: definition}}, environ={})
-        assert name not in str(refused.value) + refused.value.path
-        assert all(
-            line.startswith("transforms") and line.isprintable()
-            for line in str(refused.value).split("\n")
-        )
-
-
 NAMES = st.sampled_from([*FILLED_BY, "stepBack", "x"])
 FIELDS = (
     st.text(max_size=5)
@@ -163,35 +144,6 @@ def test_the_weight_of_a_definition_is_the_weight_of_its_variants(
     with qtm.QueryMiddleware(config, client=ScriptedModel(reply)) as middleware:
         _, variant = middleware.wrap(passages).retrieve("kidneys").variants
     assert (variant.kind, variant.weight) == (TEXT_FIELDS[field].variant, weight)
-
-
-def test_a_field_without_a_weight_has_that_of_the_settings() -> None:
-    config = load(
-        {"prompt": PROMPT, "fields": {"rewrite": None, "hyde": 2}},
-        fusion={"weights": {"rewrite": 0.3}},
-    )
-    reply = {"rewrite": "renal failure", "hyde": "The kidneys filter the blood."}
-    with qtm.QueryMiddleware(config, client=ScriptedModel(reply)) as middleware:
-        found = middleware.wrap(passages).retrieve("kidneys")
-    assert {it.kind: it.weight for it in found.variants} == {
-        "original": 1.0,
-        "rewrite": 0.3,
-        "hyde": 2.0,
-    }
-
-
-def test_a_decorated_function_and_a_call_use_it() -> None:
-    model = ScriptedModel({"rewrite": "renal failure"})
-    transforms = {"jargon": define("rewrite"), "trade": define("rewrite", prompt="Otherwise.")}
-
-    @qtm.middleware(client=model, config={"transforms": transforms})
-    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-        return passages(query, top_k)
-
-    for name in ("jargon", "trade"):
-        found = search.retrieve("kidneys", config={"transformationType": name})
-        assert len(found.variants) == 2
-    assert [prompt.mode for prompt in model.prompts] == ["jargon", "trade"]
 
 
 def test_of_names_that_differ_in_case_the_one_that_is_written_is_used() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import math
 import pickle
 import subprocess
 import sys
@@ -94,65 +93,42 @@ NO_WEIGHTS = dict.fromkeys(DEFAULT_WEIGHTS, 0)
 BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
     ({"top_k": 0}, "topK", "not 0"),
-    ({"topK": 10_001}, "topK", "from 1 to 10000"),
     ({"topK": True}, "topK", "not true"),
     ({"topK": "8"}, "topK", 'not "8"'),
     ({"topK": None}, "topK", "not null"),
-    ({"topK": 4.5}, "topK", "not 4.5"),
-    ({"topK": math.nan}, "topK", "not nan"),
     ({"topK": 10**400}, "topK", "a very large number"),
-    ({"topK": [4]}, "topK", "not a list"),
-    ({"topK": {"value": 4}}, "topK", "not an object"),
     ({"topK": object()}, "topK", "not a Python object"),
-    ({"dataPath": Path("docs")}, "dataPath", "not a Python"),
-    ({"maxSubQueries": 7}, "maxSubQueries", "from 2 to 6"),
     ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap must be less than chunkSize, which is 100"),
     ({"transformationType": "rewrit"}, "transformationType", "did you mean rewrite?"),
-    ({"transformationType": None}, "transformationType", "not null"),
     ({"transformationType": "line\n" * 1000}, "transformationType", "one of rewrite, stepback"),
     ({"transformationModel": ""}, "transformationModel", "a text that is not empty"),
     ({"chatModel": "\ud800"}, "chatModel", '"\\ud800"'),
-    ({"chatModel": b"gpt"}, "chatModel", "a Python bytes"),
-    ({"preprocess": {"enabled": 1}}, "preprocess.enabled", "true or false, not 1"),
     ({"preprocess": {"keepWords": "not"}}, "preprocess.keepWords", "a list of texts"),
-    ({"preprocess": {"keepWords": {"a"}}}, "preprocess.keepWords", "a list of texts"),
     ({"preprocess": {"keepWords": ["a", 3]}}, "preprocess.keepWords.1", "must be a text, not 3"),
     ({"preprocess": "off"}, "preprocess.enabled", 'true or false, not "off"'),
-    ({"keywordEvidence": {"weight": False}}, "keywordEvidence.weight", "0 to 1, or null, not fal"),
-    ({"keywordEvidence": {"fields": {"text": 3}}}, "keywordEvidence.fields.text", "a text"),
     ({"keywordEvidence": {"fields": {"txt": "a"}}}, "keywordEvidence.fields.txt", ".text?"),
     ({"fusion": "best"}, "fusion.method", "one of anchored, rrf, weighted_rrf, max, concat"),
-    ({"fusion": None}, "fusion.method", "not null"),
     ({"fusion": {"weights": 1}}, "fusion.weights", "each a number from 0 to 100, not 1"),
     ({"fusion": {"weights": {"rewrit": 1}}}, "fusion.weights.rewrit", "mean fusion.weights.rew"),
-    ({"fusion": {"weights": {"hyde": -math.inf}}}, "fusion.weights.hyde", "from 0 to 100"),
     ({"fusion": {"weights": {"step_back": 101}}}, "fusion.weights.stepBack", "not 101"),
     ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "above 0 for at least one"),
     ({"limits": 5}, "limits", "must be an object of llmTimeoutMs, deadlineMs"),
-    ({"llm": {"inputPrice": -1}}, "llm.inputPrice", "a number of at least 0, or null, not -1"),
     ({"llm": {"baseUrl": "localhost/v1"}}, "llm.baseUrl", "begins with http:// or https://"),
     ({"llm": {"baseUrl": "http://me@host"}}, "llm.baseUrl", "without a user name"),
-    ({"llm": {"prompts": {"rewrite": 3}}}, "llm.prompts.rewrite", "must be a text"),
     ({"llm": {"prompts": {"HyDE": "x"}}}, "llm.prompts.HyDE", "did you mean llm.prompts.hyde?"),
     ({"hybrid": {"enabled": True, "vectorWeight": 0, "bm25Weight": 0}}, "hybrid.vectorWeight", "0"),
-    ({"transforms": 3, "transformationType": "own"}, "transforms", "an object of names"),
     ({"transforms": {"own": {"fields": ["hyde"]}}}, "transforms.own.prompt", "empty, not null"),
     ({"chatModel": SECRET}, "chatModel", "a value without a key (set keys only in the environ"),
     ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
     # Unknown keys
     ({"topk": 4}, "topk", "topk is not a setting (decorator); did you mean topK?"),
-    ({"TOP_K": 4}, "TOP_K", "did you mean topK?"),
     ({"fusion": {"rrk": 3}}, "fusion.rrk", "did you mean fusion.rrfK?"),
     ({"fusion": {"candidates": 3}}, "fusion.candidates", "did you mean keywordEvidence.candid"),
     ({"rrfK": 3}, "rrfK", "did you mean fusion.rrfK?"),
-    ({"fusion.rrfK": 3}, "fusion.rrfK", "did you mean fusion?"),
     ({"fusion": {"$schema": "x"}}, "fusion.$schema", "the names here are method, weights, rrfK"),
     ({"zzz": 1}, "zzz", "the names here are transformationType, transformationModel"),
-    ({"llm": {"maxToken": 10}}, "llm.maxToken", "did you mean llm.maxTokens?"),
     ({"": 1}, "", "is not a setting"),
-    ({1: 2}, "1", "is not a setting"),
     (7, "config", "a preset's name, or a mapping of settings"),
-    (b"config.json", "config", "a Python bytes"),
 ]
 
 
@@ -186,16 +162,10 @@ def test_all_wrong_values_are_told_at_once_a_line_each(tmp_path: Path) -> None:
 
 API_KEYS = [
     SECRET,
-    "sk-ant-api03-Zq81hhTTyw0pLmNabc",
-    "sk_live_Zq81hhTTyw0pLmN",
     "pcsk_2abcDE_Zq81hhTTyw0pLmN",
     "hf_ZqAhhTTywOpLmNabcdef",
-    "ghp_Zq81hhTTyw0pLmNabcdef",
     "github_pat_Zq81hhTTyw0pLmNabcdef",
-    "AKIAIOSFODNN7EXAMPLE",
     "AIzaSyZq81hhTTyw0pLmNabcdefghijk",
-    "xoxb-1234567890-abcdefghij",
-    "gsk_Zq81hhTTyw0pLmNabcdef",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
 ]
 SECRET_NAMES = "apiKey API_KEY openaiApiKey token hf_token key pineconeKey password api-key"
@@ -237,42 +207,6 @@ def test_a_variable_that_holds_an_api_key_is_refused_and_never_repeated() -> Non
     for secret in API_KEYS:
         assert secret not in told(refused(None, QTM_TOP_K=secret))
         assert secret not in told(refused(None, **{f"QTM_{secret}": "1"}))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Bearer abc12",
-        "0123456789abcdef0123456789abcdef",
-        "2f1c1f0e-1111-4222-8333-0123456789ab",
-        "http://host/?key=abc12",
-    ],
-)
-def test_a_value_that_may_be_a_secret_is_never_repeated(text: str) -> None:
-    assert text[-5:] not in told(refused({"topK": text}))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "gpt-6-luna",
-        "hf-internal-testing/tiny-random-bert",
-        "jinaai/jina-reranker-v2-base-multilingual",
-        "/data/sk-learn-experiments-2026/log.jsonl",
-        "risk-2026-assessment1234",
-        "2f1c1f0e-1111-4222-8333-0123456789ab",
-        "0123456789abcdef0123456789abcdef",
-        "C:\\Users\\me\\task-1234567890ab\\log",
-    ],
-)
-def test_names_of_models_files_and_tenants_are_no_keys(text: str) -> None:
-    load({"transformationModel": text, "log": text, "cache": {"tenant": text}})
-
-
-@pytest.mark.parametrize("piece", ["sk-", "sk-a", "eyJ", "eyJaaaaaaaa.", "sk-a1a1a1a1a-", "a", "-"])
-def test_a_long_text_is_looked_through_for_keys_to_its_end(piece: str) -> None:
-    with contextlib.suppress(ConfigError):
-        load({"llm": {"prompts": {"rewrite": piece * 100_000}}})
 
 
 # Layers and origins
@@ -319,13 +253,6 @@ def test_nothing_set_means_the_defaults() -> None:
     assert load({"topK": 4}).origins["topK"] == "decorator"
 
 
-def test_a_named_file_takes_the_place_of_the_one_in_the_environment(tmp_path: Path) -> None:
-    other = write(tmp_path, {"topK": 7}, "a.json")
-    named = write(tmp_path, {"chunkSize": 900}, "b.json")
-    for config in (load(named, QTM_CONFIG=other), Config.load(Path(named), environ={})):
-        assert (config.settings.top_k, config.settings.chunk_size) == (4, 900)
-
-
 def test_configs_and_settings_are_loaded_as_they_are() -> None:
     config = load({"topK": 9})
     assert Config.load(config, environ={"QTM_TOP_K": "3"}) is config
@@ -334,14 +261,6 @@ def test_configs_and_settings_are_loaded_as_they_are() -> None:
     assert set(complete.origins.values()) == {"settings"}
     with pytest.raises(ConfigError, match="topK must be"):
         Config.load(Settings(top_k=0))
-
-
-def test_the_process_environment_is_read_by_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("QTM_TOP_K", "17")
-    assert Config.load().settings.top_k == 17
-    assert Config.load(write(tmp_path, {})).settings.top_k == 17
 
 
 def test_values_that_agree_only_across_layers_are_accepted() -> None:
@@ -357,16 +276,6 @@ def test_an_override_leaves_the_config_as_it_was() -> None:
     assert other.origins["fusion.weights"] == "override"
     assert config.settings.fusion.weights["hyde"] == 0.8
     assert config.settings.llm.prompts == {"rewrite": "A"}
-
-
-def test_an_override_is_a_mapping_or_the_name_of_a_preset() -> None:
-    config = load({"topK": 3}).overridden("Off")
-    assert (config.settings.top_k, config.settings.preprocess.enabled) == (3, False)
-    assert config.origins["preprocess.enabled"] == "preset off"
-    with pytest.raises(ConfigError, match="did you mean off"):
-        load().overridden("of")
-    with pytest.raises(ConfigError, match=r"topK must be .*, not 0 \(call\)"):
-        load().overridden({"topK": 0})
 
 
 def test_neither_a_config_nor_its_settings_can_be_changed() -> None:
@@ -385,30 +294,16 @@ def test_neither_a_config_nor_its_settings_can_be_changed() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_options_are_given_by_name() -> None:
-    with pytest.raises(TypeError):
-        FusionSettings("max")  # type: ignore[call-arg,misc]
-    with pytest.raises(TypeError):
-        FusionSettings(metod="max")  # type: ignore[call-arg]
-
-
 # Spellings
 
 FRIENDLY: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"transformationType": "step_back"}, {"transformationType": "stepback"}),
-    ({"transformationType": "StepBack"}, {"transformationType": "stepback"}),
     ({"transformationType": "multi-query"}, {"transformationType": "multi_query"}),
-    ({"transformationType": "HyDE"}, {"transformationType": "hyde"}),
     ({"fusion": "weightedRRF"}, {"fusion": {"method": "weighted_rrf"}}),
     ({"llm": {"structuredOutput": "jsonSchema"}}, {"llm": {"structuredOutput": "json_schema"}}),
     ({"cache": False}, {"cache": {"enabled": False}}),
-    ({"keyword_evidence": True}, {"keywordEvidence": {"enabled": True}}),
-    ({"escalation": "auto"}, {"escalation": {"mode": "auto"}}),
     ({"log": "a.jsonl"}, {"log": {"path": "a.jsonl"}}),
-    ({"log": None}, {"log": {"path": None}}),
     ({"topK": 8.0}, {"topK": 8}),
-    ({"fusion": {"weights": {"hyde": 1}}}, {"fusion": {"weights": {"hyde": 1.0}}}),
-    ({"preprocess": {"keepWords": ("a", "b")}}, {"preprocess": {"keepWords": ["a", "b"]}}),
     ({"llm": {"prompts": {"multiQuery": "A"}}}, {"llm": {"prompts": {"multi_query": "A"}}}),
     ({"$schema": "./schema.json", "$comment": "For the handbook.", "topK": 8}, {"topK": 8}),
 ]
@@ -486,35 +381,20 @@ def test_junk_in_a_text_is_a_config_or_a_config_error(key: Key, text: str) -> No
             assert read().origins[key.name] != "default"
 
 
-@given(st.binary(max_size=40))
-@settings(max_examples=60, deadline=None)
-def test_junk_in_a_file_is_a_config_or_a_config_error(
-    tmp_path_factory: pytest.TempPathFactory, junk: bytes
-) -> None:
-    with contextlib.suppress(ConfigError):
-        load(write(tmp_path_factory.getbasetemp(), junk, "junk.json"))
-
-
 # Environment and assignments
 
 PARSED: list[tuple[str, str, Any]] = [
     ("topK", " 8 ", 8),
-    ("topK", "8.0", 8),
-    ("llm.baseUrl", "http://localhost:11434/v1", "http://localhost:11434/v1"),
     ("llm.baseUrl", "", None),
     ("llm.baseUrl", "null", None),
     ("llm.temperature", ".5", 0.5),
     ("llm.temperature", "1", 1.0),
     ("llm.prompts", '{"rewrite": "A"}', {"rewrite": "A"}),
-    ("llm.temperatures", '{"hyde": 1}', {"hyde": 1.0}),
     ("fusion.method", "Weighted-RRF", "weighted_rrf"),
     ("preprocess.keepWords", "not, who ,", ["not", "who"]),
     ("preprocess.keepWords", '["a,b", "c"]', ["a,b", "c"]),
-    ("preprocess.keepWords", "", []),
     ("store.namespace", "7", "7"),
-    ("store.namespace", "null", "null"),
     ("store.namespace", '"a b"', "a b"),
-    ("chatModel", "a=b", "a=b"),
     *[("cache.enabled", text, True) for text in ("true", "1", "yes", "on", " Yes ")],
     *[("cache.enabled", text, False) for text in ("false", "0", "no", "OFF")],
 ]
@@ -535,15 +415,12 @@ def test_a_text_is_read_by_the_type_of_its_key(name: str, text: str, value: Any)
 ASSIGNED: list[tuple[str, dict[str, Any] | None]] = [
     ("top_k=8", {"topK": 8}),
     ("fusion=max", {"fusion.method": "max"}),
-    ("rerank=true", {"rerank.enabled": True}),
     ("llm.temperatures.stepback=0.1", {"llm.temperatures": {"stepback": 0.1}}),
     ("keywordEvidence.fields.text=2", {"keywordEvidence.fields": {"text": "2"}}),
-    ('llm={"temperatures": {"multiQuery": 1}}', {"llm.temperatures": {"multiQuery": 1.0}}),
     ("llm.prompts.rewrite=Do it: well.", {"llm.prompts": {"rewrite": "Do it: well."}}),
     ("llm.baseUrl=http://localhost/v1?", None),
     ("topK", None),
     ("=8", None),
-    ("topK.x=8", None),
 ]
 
 
@@ -558,28 +435,15 @@ def test_an_assignment_sets_an_option_a_group_or_a_name(
         override_options(load(), [text])
 
 
-def test_assignments_count_together_and_the_last_of_a_key() -> None:
-    made = override_options(
-        load(), ["chunkSize=100", "chunkOverlap=50", "topK=1", "topK=2"]
-    ).settings
-    assert (made.chunk_size, made.chunk_overlap, made.top_k) == (100, 50, 2)
-
-
 BAD_ENVIRONMENT = [
     ("QTM_TOP_K", "many", 'not "many"'),
-    ("QTM_TOP_K", "", 'not ""'),
-    ("QTM_TOP_K", '"8"', "not"),
     ("QTM_FUSION_WEIGHTS", '{"hyde": NaN}', "not nan"),
     ("QTM_FUSION_WEIGHTS", "2", "each a number from 0 to 100"),
     ("QTM_CACHE_ENABLED", "maybe", "true or false"),
-    ("QTM_LLM_PROMPTS", '{"rewrite": "A", "rewrite": "B"}', "each a text"),
     ("QTM_TOPK", "8", "did you mean QTM_TOP_K?"),
-    ("QTM_MIN_SUCCESSES", "8", "did you mean QTM_FUSION_MIN_SUCCESSES?"),
     ("QTM_CONFIG_FILE", "x", "did you mean QTM_CONFIG?"),
     ("QTM_FOO", "x", "QTM_ is reserved for settings"),
-    ("QTM_", "x", "is not a setting"),
     ("QTM_LLM_API_KEY", "hunter2", "OPENAI_API_KEY"),
-    ("QTM_TOKEN", "hunter2", "OPENAI_API_KEY"),
 ]
 
 
@@ -608,15 +472,10 @@ def test_the_config_of_the_seeds_loads_as_it_is(tmp_path: Path) -> None:
 
 BAD_FILES: list[tuple[str | bytes, str]] = [
     ("", "cannot be read as JSON: Expecting value: line 1 column 1"),
-    ('{"topK": 4} {}', "Extra data: line 1 column 13"),
     ("[1]", "must hold one JSON object"),
-    ("null", "must hold one JSON object"),
-    ('{"fusion": {"rrfK": 4, "rrfK": 4}}', "rrfK must be set once per object"),
-    ('{"topK": NaN}', "not nan"),
     ('{"topK": 1' + "0" * 5000 + "}", "cannot be read as JSON"),
     ("[" * 100_000, "cannot be read as JSON"),
     ('{"topK": 4}'.encode("utf-16"), "cannot be read as JSON"),
-    ("topK: 4", "cannot be read as JSON"),
 ]
 
 
@@ -725,14 +584,6 @@ def test_the_defaults_are_those_of_the_seeds_and_call_no_model() -> None:
 def test_the_default_models_have_a_price() -> None:
     assert find_prices(Settings().chat_model) is not None
     assert find_prices(Settings().transformation_model) is not None
-
-
-def test_rows_are_ready_for_json() -> None:
-    rows = list(load({"preprocess": {"keepWords": ["a"]}}).rows())
-    assert tuple(row[0] for row in rows) == NAMES
-    assert json.loads(json.dumps(rows)) == [list(row) for row in rows]
-    assert ("preprocess.keepWords", ["a"], "decorator") in rows
-    assert len(set(NAMES)) == len({key.environment_variable for key in KEYS}) == 85
 
 
 def test_the_published_schema_and_page_are_those_of_the_settings() -> None:

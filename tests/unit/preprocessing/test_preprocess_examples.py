@@ -41,12 +41,6 @@ def test_the_language_of_a_question_is_found(language: str) -> None:
     assert found == dict.fromkeys(found, language)
 
 
-@pytest.mark.parametrize("language", BY_LANGUAGE)
-def test_keywords_stay_as_they_are_in_their_language(language: str) -> None:
-    keywords = list(BY_LANGUAGE[language].values())
-    assert [preprocess(text, language=language) for text in keywords] == keywords
-
-
 def test_a_word_of_two_languages_is_told_by_what_follows_it() -> None:
     languages = {
         "Was Amy Winehouse a fan of Star Wars?": "en",

@@ -93,14 +93,6 @@ def test_preparing_keywords_again_in_their_language_changes_nothing_but_a_name_a
     assert begins_with_a_name(once.keywords) or again == once.keywords
 
 
-@given(TEXTS, st.sampled_from(LANGUAGES))
-def test_preparing_again_in_a_set_language_changes_nothing_but_such_a_name(
-    text: str, language: str
-) -> None:
-    once = preprocess(text, language=language)
-    assert begins_with_a_name(once) or preprocess(once, language=language) == once
-
-
 @given(TEXTS, st.sampled_from(["auto", *LANGUAGES]))
 def test_a_query_never_becomes_empty(text: str, language: str) -> None:
     result = preprocess(text, language=language)
@@ -174,10 +166,6 @@ def test_real_questions_keep_the_laws(file: Path) -> None:
             assert span.kind not in KEPT_AS_WRITTEN or span.text in result
 
 
-def test_the_languages_are_those_that_have_a_file() -> None:
-    assert tuple(sorted(file.stem for file in LEXICONS.glob("??.json"))) == LANGUAGES
-
-
 @pytest.mark.parametrize("language", ["en-US", "en_GB", "EN", "en"])
 def test_a_region_is_of_no_matter(language: str) -> None:
     assert extract_keywords("the dog", language=language).language == "en"
@@ -224,11 +212,6 @@ def test_own_words_are_kept_and_removed() -> None:
     assert preprocess("How does Does work?", keep_words=["DOES"]) == "does does work"
     assert preprocess("что такое граф", extra_words=["что", "такое"]) == "граф"
     assert preprocess("what is what", keep_words=["what"], extra_words=["what"]) == "what what"
-
-
-def test_a_phrase_is_no_extra_word() -> None:
-    with pytest.raises(ConfigError, match="single words"):
-        preprocess("a query", extra_words=["you know"])
 
 
 def test_the_careful_library_waits_for_a_query_that_needs_it() -> None:

@@ -12,10 +12,8 @@ from qtmiddleware.preprocessing import (
 CASES = [
     ("Does Jaco have any health concerns?", [("name", "Jaco")]),
     ("What are Jaco's favorite activities?", [("name", "Jaco")]),
-    ("does jaco have any health concerns?", []),
     ("DOES JACO HAVE ANY HEALTH CONCERNS?", []),
     ("What Is The Capital Of France?", []),
-    ("Compare Python and Java", [("name", "Python"), ("name", "Java")]),
     ("Who are The Who?", [("name", "The Who")]),
     ("Who wrote The Hobbit?", [("name", "Hobbit")]),
     ("Marie Curie", [("name", "Marie Curie")]),
@@ -24,15 +22,11 @@ CASES = [
         "What did Will Smith say in May 2023?",
         [("name", "Will Smith"), ("name", "May"), ("number", "2023")],
     ),
-    ("WHO guidelines", [("name", "WHO")]),
-    ("IT", [("name", "IT")]),
     (
         "Does the IT department support C++ and .NET?",
         [("name", "IT"), ("identifier", "C++"), ("identifier", ".NET")],
     ),
-    ("Is 10% of $5 more than 3.14?", [("number", "10%"), ("number", "$5"), ("number", "3.14")]),
     ("coûte-t-il 1 299,99 € ou 10 000 $?", [("number", "1 299,99 €"), ("number", "10 000 $")]),
-    ("call 555 123 4567", [("number", "555"), ("number", "123"), ("number", "4567")]),
     ("does it cost 1,000 € or -5°C", [("number", "1,000 €"), ("number", "-5°C")]),
     (
         "Does €100/month, € 5, 3 %, 20 °C or 5 kg of it count?",
@@ -55,9 +49,7 @@ CASES = [
     ),
     ("Which books did J. May Smith write?", [("name", "J. May Smith")]),
     ("I live in Main St. Where is the bus?", [("name", "Main St")]),
-    ("What is vitamin A. Does it help?", []),
     ("Can I work w/o a license, or w/out a visa?", [("negation", "w/o"), ("negation", "w/out")]),
-    ("what is error E-4042 in v1.2.3?", [("identifier", "E-4042"), ("identifier", "v1.2.3")]),
     (
         "how does foo::bar call snake_case?",
         [("identifier", "foo::bar"), ("identifier", "snake_case")],
@@ -80,12 +72,10 @@ CASES = [
         "Warum wird mein Antrag von der NASA nicht bearbeitet?",
         [("name", "NASA"), ("negation", "nicht")],
     ),
-    ("¿Cuál es la capital de España?", [("name", "España")]),
     (
         "Pourquoi ne puis-je pas aller à Lyon ?",
         [("negation", "ne"), ("negation", "pas"), ("name", "Lyon")],
     ),
-    ("Perché non posso accedere?", [("negation", "non")]),
     ("", []),
 ]
 

@@ -50,10 +50,6 @@ def test_what_differs_in_a_number_a_name_an_identifier_or_a_denial_is_no_repetit
     assert distinct([other], original=one) == ([] if is_repeat else [0])
 
 
-def test_the_first_wins_and_the_order_stays() -> None:
-    assert distinct(["b c", "a b", "B C!", "d"], original="x") == [0, 1, 3]
-
-
 @given(st.lists(st.text()), st.text())
 def test_what_is_kept_is_a_part_of_what_came_and_keeping_it_again_changes_nothing(
     texts: list[str], query: str

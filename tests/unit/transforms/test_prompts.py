@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionSettings, LlmSettings, Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms import PROMPTS, build_prompts, build_standalone_prompt
+from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
 
 MODES = [name for name, row in TRANSFORMS.items() if row.fields]
@@ -44,15 +44,6 @@ def names(one: Prompt) -> list[str]:
     return [field.name for field in one.fields]
 
 
-def test_none_asks_nothing_and_all_asks_three_times() -> None:
-    assert build_prompts(settings("none"), "q", HISTORY) == ()
-    assert [one.mode for one in build_prompts(settings("all"), "q")] == [
-        "rewrite",
-        "stepback",
-        "decompose",
-    ]
-
-
 @pytest.mark.parametrize("mode", [it for it in MODES if not TRANSFORMS[it].parts])
 def test_each_mode_asks_for_its_fields_and_with_a_history_for_the_standalone_form_first(
     mode: str,
@@ -62,17 +53,6 @@ def test_each_mode_asks_for_its_fields_and_with_a_history_for_the_standalone_for
     assert names(prompt(mode, "And now?", HISTORY)) == ["standalone", *expected]
 
 
-def test_the_standalone_prompt_asks_for_that_alone() -> None:
-    one = build_standalone_prompt(settings("all"), "And now?", HISTORY)
-    assert (one.mode, names(one)) == ("standalone", ["standalone"])
-
-
-def test_counts_follow_the_settings() -> None:
-    one = build_prompts(Settings(transformation_type="decompose", max_sub_queries=6), "q")[0]
-    assert (one.fields[0].min_items, one.fields[0].max_items) == (0, 6)
-    assert prompt("multi_query", paraphrases=7).fields[0].max_items == 7
-
-
 @pytest.mark.parametrize("mode", ["decompose", "combined"])
 def test_research_asks_for_exactly_five_sub_queries_whatever_the_maximum(mode: str) -> None:
     one = prompt(mode, sub_query_style="research")
@@ -80,14 +60,6 @@ def test_research_asks_for_exactly_five_sub_queries_whatever_the_maximum(mode: s
     assert (field.min_items, field.max_items) == (5, 5)
     for aspect in ("definition", "method", "results", "comparison", "application"):
         assert aspect in one.system
-
-
-def test_combined_leaves_the_passage_out_where_it_is_not_wanted() -> None:
-    assert names(prompt("combined", fusion=NO_PASSAGE)) == [
-        "rewrite",
-        "step_back",
-        "sub_queries",
-    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -152,12 +124,6 @@ def test_a_history_that_says_nothing_costs_nothing(history: tuple[Message, ...])
     assert prompt("rewrite", "And now?", history) == prompt("rewrite", "And now?")
 
 
-def test_no_history_is_sent_where_the_settings_want_none() -> None:
-    assert prompt("rewrite", "q", HISTORY, history_messages=0) == prompt(
-        "rewrite", "q", history_messages=0
-    )
-
-
 def test_an_own_instruction_replaces_ours_and_shows_in_the_version() -> None:
     own = "Rewrite {query} for lawyers, 100 %."
     ours, theirs = prompt("rewrite"), prompt("rewrite", prompts={"rewrite": own})
@@ -167,16 +133,6 @@ def test_an_own_instruction_replaces_ours_and_shows_in_the_version() -> None:
     assert theirs.version != prompt("rewrite", prompts={"rewrite": own + " x"}).version
     assert prompt("hyde", prompts={"rewrite": own}) == replace(prompt("hyde"))
     assert ours.version == "rewrite/3"
-
-
-def test_step_back_takes_its_own_instruction_under_both_spellings() -> None:
-    assert prompt("stepback", prompts={"step_back": "Mine."}) == prompt(
-        "stepback", prompts={"stepback": "Mine."}
-    )
-
-
-def test_a_prompt_prints_nothing_of_the_query() -> None:
-    assert "secret" not in repr(prompt("rewrite", "secret", (Message("user", "secret"),)))
 
 
 # A changed instruction under an old version would be answered from caches that were filled with

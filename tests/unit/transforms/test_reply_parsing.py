@@ -159,13 +159,10 @@ def test_a_number_mark_or_word_that_belongs_to_the_text_stays(query: str, text: 
     ("text", "reason"),
     [
         ("x" * 10_000, "unparsable"),
-        ("lorem ipsum " * 1_000, "unparsable"),
-        ("Acme is a company. " * 1_000, "unparsable"),
         ("x" * 10_000_000, "truncated"),
         ("<think>" + "so " * 3_000_000, "truncated"),
         ("[" * 100_000, "truncated"),
         ('{"a":' * 100_000, "truncated"),
-        ('"\n' * 100_000, "truncated"),
         (None, "empty"),
     ],
 )
@@ -174,19 +171,6 @@ def test_a_blob_is_no_query(text: str, reason: str) -> None:
         parse_transformation(prompt("rewrite"), Reply(text))
     assert caught.value.reason == reason
     assert (text or "?")[:20] not in str(caught.value)
-
-
-@given(st.sampled_from(["string", "array", "object"]), SENTENCE, SENTENCE)
-def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none(
-    kind: str, description: str, text: str
-) -> None:
-    for one in (prompt("rewrite"), prompt("multi_query")):
-        (field,) = one.fields
-        schema = {"type": kind, "required": [description], "description": description}
-        assert read(one, json.dumps({field.name: schema})) == "empty"
-        assert texts(read(one, json.dumps({field.name: {**schema, "query": text}}))) == {
-            field.name: [text]
-        }
 
 
 @pytest.mark.parametrize(("characters", "stays"), [(100, True), (101, False)])
@@ -198,24 +182,12 @@ def test_a_key_term_has_at_most_a_hundred_characters(characters: int, stays: boo
     assert is_within_limits(Transformation(keywords=(term,)), one.fields) is stays
 
 
-def test_long_values_are_cut_at_a_word() -> None:
-    found = parse_transformation(prompt("rewrite"), Reply(json.dumps({"rewrite": "words " * 300})))
-    assert found.rewrite == ("words " * 166).strip()
-    assert ("rewrite", "cut: too long") in found.notes
-
-
 def test_a_query_that_needs_no_splitting_or_resolving_is_no_error() -> None:
     for reply in ('{"sub_queries": []}', '{"sub_queries": ["what is acme"]}'):
         assert parse_transformation(prompt("decompose"), Reply(reply)).is_empty
     one = build_standalone_prompt(Settings(), "What is Acme?", HISTORY)
     found = parse_transformation(one, Reply('{"standalone": "What is Acme?"}'))
     assert found == Transformation(notes=(("standalone", "dropped: same as the query"),))
-
-
-def test_a_sub_query_that_is_the_question_stays_beside_others() -> None:
-    sub_queries = ["What is Acme?", "Where is Acme?"]
-    reply = json.dumps({"sub_queries": sub_queries})
-    assert texts(read(prompt("decompose"), reply)) == {"sub_queries": sub_queries}
 
 
 @pytest.mark.parametrize(("sub_query", "stays"), TABLES["references"])
@@ -248,15 +220,6 @@ def test_a_copy_of_the_example_in_the_prompt_is_not_searched(mode: str) -> None:
     assert example is not None
     with pytest.raises(ModelError, match="dropped: copies the prompt"):
         parse_transformation(prompt(mode), Reply(example[1]))
-
-
-def test_what_lacks_is_noted_without_any_text() -> None:
-    reply = '{"rewrite": "a b c", "step_back": "I\'m sorry, I can\'t help."}'
-    assert parse_transformation(prompt("combined"), Reply(reply)).notes == (
-        ("step_back", "dropped: refusal"),
-        ("sub_queries", "missing"),
-        ("hyde", "missing"),
-    )
 
 
 def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
