@@ -132,7 +132,13 @@ def _explain(
     places = {to_camel_case(key.path[-1]): key.name for key in reversed(keys.list_all_keys())}
     places |= {name: ".".join([*shown[:-1], name]) for name in known_names}
     allowed = f"the names here are {', '.join(known_names)}"
-    return errors.build_unknown_error(".".join(shown), str(path[-1]), source, places, allowed)
+    return errors.build_unknown_error(
+        ".".join(shown),
+        str(path[-1]),
+        source,
+        places,
+        allowed,
+    )
 
 
 def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:

@@ -185,7 +185,11 @@ class PreprocessSettings(SettingsGroup):
     shorthand: ClassVar = "enabled"
 
     enabled: Annotated[bool, "Whether the rules run.", REPLY] = True
-    language: Annotated[Language, "Language of the word list; auto detects it.", REPLY] = "auto"
+    language: Annotated[
+        Language,
+        "Language of the word list; auto detects it.",
+        REPLY,
+    ] = "auto"
     apply_to: Annotated[ApplyTo, "Keywords as evidence, as the searched text, or both."] = (
         "keywords"
     )
@@ -228,7 +232,10 @@ class EscalationSettings(SettingsGroup):
         Escalation,
         "When the model is called; auto decides per question.",
     ] = "always"
-    target_call_rate: Annotated[Share, "Share of questions that auto sends to the model."] = 0.35
+    target_call_rate: Annotated[
+        Share,
+        "Share of questions that auto sends to the model.",
+    ] = 0.35
 
 
 class FusionSettings(SettingsGroup):
@@ -243,7 +250,10 @@ class FusionSettings(SettingsGroup):
         " user's own words beside a standalone form of the question.",
     ] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
     rrf_k: Annotated[Count, "The constant k of reciprocal rank fusion."] = 60
-    sub_query_top_k: Annotated[Count | None, "Passages per sub-query, if not the usual."] = None
+    sub_query_top_k: Annotated[
+        Count | None,
+        "Passages per sub-query, if not the usual.",
+    ] = None
     min_successes: Annotated[
         int,
         Range(1, 20),
@@ -272,7 +282,11 @@ class LimitSettings(SettingsGroup):
         Range(1, 50),
         "Maximum searches; null is 2 for combined, else one per variant.",
     ] = None
-    max_concurrency: Annotated[int, Range(1, 256), "Maximum concurrent calls per question."] = 8
+    max_concurrency: Annotated[
+        int,
+        Range(1, 256),
+        "Maximum concurrent calls per question.",
+    ] = 8
 
     @property
     def model_seconds(self) -> float:
@@ -303,7 +317,11 @@ class LlmSettings(SettingsGroup):
         "How questions are split: into parts, aspects too, or five aspects.",
     ] = "simple"
     paraphrases: Annotated[int, Range(1, 10), "Paraphrases that multi_query requests."] = 3
-    history_messages: Annotated[int, Range(0, 100), "Earlier messages that the model sees."] = 6
+    history_messages: Annotated[
+        int,
+        Range(0, 100),
+        "Earlier messages that the model sees.",
+    ] = 6
     guard: Annotated[bool, "Whether lost names, numbers and negations are repaired."] = True
     prompts: Annotated[
         Mapping[PromptName, str],
@@ -319,7 +337,11 @@ class HybridSettings(SettingsGroup):
 
     shorthand: ClassVar = "enabled"
 
-    enabled: Annotated[bool, "Whether the store is searched by words too.", MIDDLEWARE] = False
+    enabled: Annotated[
+        bool,
+        "Whether the store is searched by words too.",
+        MIDDLEWARE,
+    ] = False
     method: Annotated[
         HybridMethod,
         "How both are merged: by min-max scores, or by rank.",
@@ -328,7 +350,11 @@ class HybridSettings(SettingsGroup):
     vector_weight: Annotated[Share, "Weight of the vector search.", MIDDLEWARE] = 0.75
     bm25_weight: Annotated[Share, "Weight of the word search (BM25).", MIDDLEWARE] = 0.25
     search_top_k: Annotated[Count, "Passages, if the call gives no number.", MIDDLEWARE] = 10
-    fusion_top_k: Annotated[Count, "Candidates from each of the two searches.", MIDDLEWARE] = 50
+    fusion_top_k: Annotated[
+        Count,
+        "Candidates from each of the two searches.",
+        MIDDLEWARE,
+    ] = 50
     text_fields: Annotated[
         tuple[str, ...],
         "Text fields of a document index to search too.",
@@ -384,7 +410,11 @@ class AnswerSettings(SettingsGroup):
         "Maximum tokens per answer; null sends no limit.",
     ] = 1_000
     timeout_ms: Annotated[Milliseconds, "Maximum wait for one answer, in ms."] = 60_000
-    context_chars: Annotated[int, Range(100, 10_000_000), "Characters the model sees."] = 24_000
+    context_chars: Annotated[
+        int,
+        Range(100, 10_000_000),
+        "Characters the model sees.",
+    ] = 24_000
     if_unsure: Annotated[IfUnsure, "What to do if the retrieval is unsure."] = "answer"
 
 
@@ -394,14 +424,23 @@ class CacheSettings(SettingsGroup):
     shorthand: ClassVar = "enabled"
 
     enabled: Annotated[bool, "Whether equal questions share one transformation."] = True
-    max_entries: Annotated[int, Range(1, 1_000_000), "Transformations kept.", MIDDLEWARE] = 1_024
+    max_entries: Annotated[
+        int,
+        Range(1, 1_000_000),
+        "Transformations kept.",
+        MIDDLEWARE,
+    ] = 1_024
     ttl_seconds: Annotated[
         int,
         Range(1, 31_536_000),
         "Seconds each is kept.",
         MIDDLEWARE,
     ] = 3_600
-    tenant: Annotated[str, "Part of every key; a value per customer separates them.", REPLY] = ""
+    tenant: Annotated[
+        str,
+        "Part of every key; a value per customer separates them.",
+        REPLY,
+    ] = ""
 
 
 class BreakerSettings(SettingsGroup):
@@ -461,15 +500,27 @@ class OwnTransform(SettingsGroup):
 class Settings(SettingsGroup):
     """Everything that can be set."""
 
-    transformation_type: Annotated[TransformationType, "What the model writes.", REPLY] = "none"
+    transformation_type: Annotated[
+        TransformationType,
+        "What the model writes.",
+        REPLY,
+    ] = "none"
     transformation_model: Annotated[
         Text,
         "Model that transforms questions.",
         MODEL,
     ] = "gpt-6-luna"
-    max_sub_queries: Annotated[int, Range(2, 6), "Maximum sub-queries per question.", REPLY] = 4
+    max_sub_queries: Annotated[
+        int,
+        Range(2, 6),
+        "Maximum sub-queries per question.",
+        REPLY,
+    ] = 4
     top_k: Annotated[Count, "Passages that a search of the built-in store returns."] = 4
-    shadow: Annotated[Share | None, "Share of the calls that shadow mode also retrieves."] = None
+    shadow: Annotated[
+        Share | None,
+        "Share of the calls that shadow mode also retrieves.",
+    ] = None
     scores: Annotated[Scores, "Whose scores passages have; qtmiddleware's fall."] = "backend"
     chunk_size: Annotated[int, Range(1, 1_000_000), "Characters per chunk."] = 800
     chunk_overlap: Annotated[int, Range(0, 1_000_000), "Characters that chunks share."] = 200
@@ -477,8 +528,15 @@ class Settings(SettingsGroup):
         ChunkBoundary,
         "Where a chunk ends: after a sentence, or at exactly chunkSize.",
     ] = "sentence"
-    contextual_chunks: Annotated[bool, "Whether the model describes each chunk's place."] = False
-    embedding_model: Annotated[Text, "Model that embeds texts.", MIDDLEWARE] = "all-MiniLM-L6-v2"
+    contextual_chunks: Annotated[
+        bool,
+        "Whether the model describes each chunk's place.",
+    ] = False
+    embedding_model: Annotated[
+        Text,
+        "Model that embeds texts.",
+        MIDDLEWARE,
+    ] = "all-MiniLM-L6-v2"
     embedding_dimensions: Annotated[
         int | None,
         Range(1, 100_000),

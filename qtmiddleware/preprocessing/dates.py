@@ -246,13 +246,18 @@ def _read_version_numbers(version: str) -> Version:
     return tuple(map(int, numbers.split(".")))
 
 
-def _build_period(year: str | int, month: str | int, day: str | int | None = None) -> Period | None:
+def _build_period(
+    year: str | int,
+    month: str | int,
+    day: str | int | None = None,
+) -> Period | None:
     """Return the period of a day or of a whole month; ``None`` if the date does not exist."""
     try:
         first = date(int(year), int(month), 1 if day is None else int(day))
     except ValueError:
         return None
-    return Period(*find_first_and_last_day(first, "month" if day is None else "day", 0))
+    unit = "month" if day is None else "day"
+    return Period(*find_first_and_last_day(first, unit, 0))
 
 
 class _DateWords(NamedTuple):
@@ -319,7 +324,12 @@ def _compile_grammar(language: str) -> re.Pattern[str]:
     return re.compile(grammar, re.VERBOSE)
 
 
-def _read_phrase(kind: str, phrase: str, words: _DateWords, today: Today) -> Period | None:
+def _read_phrase(
+    kind: str,
+    phrase: str,
+    words: _DateWords,
+    today: Today,
+) -> Period | None:
     """Return the period of *phrase*, which matches the group *kind* of the grammar.
 
     Returns ``None`` if the date does not exist, or if today's date is needed and unknown.
@@ -422,7 +432,11 @@ def _list_years(first_year: int, last_year: int) -> tuple[str, ...]:
     return tuple(map(str, range(first_year, last_year + 1)))
 
 
-def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, date]:
+def find_first_and_last_day(
+    today: date,
+    unit: str,
+    step: int,
+) -> tuple[date, date]:
     """Return the first and last day of the period that is *step* units away from *today*.
 
     For the unit ``month`` and the step -1, these are the first and last day of last month.

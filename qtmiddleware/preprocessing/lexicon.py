@@ -138,7 +138,11 @@ def _build_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
         "articles": classes.get("articles", ()),
         "verbs": [*classes.get("auxiliaries", ()), *classes.get("modals", ())],
     }
-    readers = {"frozenset[str]": _fold_words, "tuple[str, ...]": tuple, "Phrases": compile_phrases}
+    readers = {
+        "frozenset[str]": _fold_words,
+        "tuple[str, ...]": tuple,
+        "Phrases": compile_phrases,
+    }
     values: dict[str, Any] = {}
     for attribute in fields(Lexicon):
         if attribute.init and attribute.name in content:
@@ -202,7 +206,8 @@ def read_user_words(words: Collection[str], setting_name: str) -> frozenset[str]
     Raises:
         ConfigError: *words* is a single string, or one of its items is not a string.
     """
-    if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
+    is_text = isinstance(words, str | bytes)
+    if is_text or not all(isinstance(word, str) for word in words):
         raise ConfigError(
             f"{setting_name} must be a list of words",
             path=f"preprocess.{setting_name}",
@@ -231,7 +236,11 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
     return table
 
 
-def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start_index: int) -> int:
+def count_phrase_words(
+    phrases: Phrases,
+    folded_words: Sequence[str],
+    start_index: int,
+) -> int:
     """Return the number of words of the longest of *phrases* at *start_index*, or 0."""
     longest, size = 0, len(folded_words)
     for phrase in phrases.get(folded_words[start_index], ()):

@@ -70,8 +70,9 @@ def _find_token_span(text: str, token: Token, words: Words) -> Iterator[_Place]:
         start += 1 + len(inner) - len(inner.lstrip())
         yield "quote", start, start + len(inner.strip())
     # "No. 5" is a number.
-    elif is_negation(token.folded_text, words.lexicon) and not _NUMBER_SIGN.match(text, start):
-        yield "negation", start, end
+    elif is_negation(token.folded_text, words.lexicon):
+        if not _NUMBER_SIGN.match(text, start):
+            yield "negation", start, end
     elif token.kind == "number":
         unit = _UNIT.match(text, end)
         yield "number", start, unit.end() if unit else end

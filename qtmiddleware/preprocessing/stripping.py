@@ -92,7 +92,10 @@ def is_capitalised(token: Token) -> bool:
     return token.kind in ("word", "acronym") and token.text[0].isupper()
 
 
-def is_typed_in_capitals(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
+def is_typed_in_capitals(
+    tokens: Sequence[Token],
+    stop_words: Container[str],
+) -> bool:
     """Return whether a query is typed in capitals, unlike one of acronyms alone: NASA ESA."""
     words = [token for token in tokens if token.kind in ("word", "acronym")]
     return all(token.text.isupper() for token in words) and any(
@@ -223,7 +226,8 @@ def _find_names(words: Words) -> set[int]:
     """Return the indices of stop words that are names, as in "Ask Dr. Will or May"."""
     lexicon = words.lexicon
     names: set[int] = set()
-    for index, (token, word) in enumerate(zip(words.tokens, words.folded, strict=True)):
+    for index, token in enumerate(words.tokens):
+        word = words.folded[index]
         if word not in lexicon.removable or word in lexicon.extra:
             continue
         # Many titles begin with a capitalised article. A single letter is a name: "vitamin A".

@@ -65,12 +65,16 @@ ADDRESS = re.compile(
 )
 WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
 CODE = re.compile(
-    r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
+    r"[.$#@]?+\w++"
+    r"(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+"
+    r"(?:\+\+?|#|\(\)|/)?+"
 )
 CALL = re.compile(r"\w[\w.:]*+(?:\([\w.,=:]*+\)|<[\w.,:*&]*+>)")
 FLAG = re.compile(r"--?[^\W\d_][\w-]*+(?:=\S++)?+")
 PATH = re.compile(
-    r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+|(?:\*|\*\*/\*)\.\w++"
+    r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+"
+    r"|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+"
+    r"|(?:\*|\*\*/\*)\.\w++"
 )
 DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}+")
 PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
@@ -129,7 +133,12 @@ def _tokenise(text: str) -> Sequence[Token]:
     tokens: list[Token] = []
     opens_sentence = True
 
-    def add(kind: TokenKind, start: int, end: int, is_before_punctuation: bool) -> None:
+    def add(
+        kind: TokenKind,
+        start: int,
+        end: int,
+        is_before_punctuation: bool,
+    ) -> None:
         nonlocal opens_sentence
         token = text[start:end]
         folded = fold_case(token)
@@ -196,7 +205,8 @@ def _trim_punctuation(chunk: str) -> tuple[int, int]:
     mark = chunk[right : right + 1]
     opener = {")": "(", ">": "<"}.get(mark, "\n")
     is_call = opener in chunk[left:right] and chunk.count(opener) >= chunk.count(mark)
-    return left, right + (is_call or DOTTED.fullmatch(chunk, left, right + 1) is not None)
+    is_dotted = DOTTED.fullmatch(chunk, left, right + 1) is not None
+    return left, right + (is_call or is_dotted)
 
 
 def find_token_kind(bare_text: str) -> TokenKind | None:
@@ -257,8 +267,13 @@ def _compile_number_pattern() -> re.Pattern[str]:
     """Return a pattern for a number with its signs and unit, or a rate (€100/month)."""
     # Compiling is slow and most questions have no number, so it waits until the first number.
     return re.compile(
-        r"[-+±−~≈<>≤≥]{0,2}+(?:[$€£¥₹₩₽¢]\s?)?+\.?\d++(?:\s\d{3}(?!\d))*+(?:[.,:/×'’–-]\d++)*+"
-        r"(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+(?:\s?[$€£¥₹₩₽¢])?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
+        r"[-+±−~≈<>≤≥]{0,2}+"
+        r"(?:[$€£¥₹₩₽¢]\s?)?+"
+        r"\.?\d++(?:\s\d{3}(?!\d))*+(?:[.,:/×'’–-]\d++)*+"
+        r"(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
+        r"(?:\s?[$€£¥₹₩₽¢])?+"
+        r"(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+"
+        r"[+]?+"
         r"|(?:[$€£¥₹₩₽¢]\d++(?:[.,]\d++)*+|\d++(?:[.,]\d++)*+[$€£¥₹₩₽¢])/[^\W\d_]++"
     )
 

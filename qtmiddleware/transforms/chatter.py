@@ -66,10 +66,19 @@ def is_off_topic_talk(text: str, query: str, context: str) -> bool:
     languages = {detect_language(text), detect_language(query)} - {""} or LANGUAGES
     talk = {fold_text(word) for code in languages for word in load_lexicon(code).talk}
     own_words = talk.intersection(words).difference(fold_words(query))
-    return bool(own_words) and not has_common_word(text, context, ignored=_cut_stems(talk))
+    return bool(own_words) and not has_common_word(
+        text,
+        context,
+        ignored=_cut_stems(talk),
+    )
 
 
-def has_common_word(text: str, query: str, *, ignored: Set[str] = frozenset()) -> bool:
+def has_common_word(
+    text: str,
+    query: str,
+    *,
+    ignored: Set[str] = frozenset(),
+) -> bool:
     """Return whether *text* has one of the words that say what *query* is about.
 
     Words are equal if their beginnings are. Returns ``True`` if *query* has no such word. Words
@@ -116,7 +125,8 @@ def _begins_with(key: str, text: str, query: str) -> bool:
         return False
     folded_query = _fold_opening(query)
     words = set(re.findall(r"\w+", match.group()))
-    return not (pattern.match(folded_query) or words <= set(re.findall(r"\w+", folded_query)))
+    query_words = set(re.findall(r"\w+", folded_query))
+    return not (pattern.match(folded_query) or words <= query_words)
 
 
 @cache

@@ -27,7 +27,9 @@ _LIGHT_WORDS: Final = frozenset(
 # The search starts only at the beginning of a word. Otherwise it would read a long word again from
 # each of its letters.
 _MARKED_TERM: Final = re.compile(
-    r"(?<![^\s\"“”«»„?!,;])[^\s\"“”«»„?!,;]*(?:[\d_@#/\\+$]|::|\w\.\w|[a-z][A-Z]|\w-\w)[^\s\"“”«»„?!,;]*|\b[A-Z]{2,}\b"
+    r"(?<![^\s\"“”«»„?!,;])[^\s\"“”«»„?!,;]*"
+    r"(?:[\d_@#/\\+$]|::|\w\.\w|[a-z][A-Z]|\w-\w)[^\s\"“”«»„?!,;]*"
+    r"|\b[A-Z]{2,}\b"
 )
 
 
@@ -55,12 +57,12 @@ class _ComparedText(NamedTuple):
             return False
         texts = (self.text, other.text)
         # Numbers, identifiers and acronyms must be the same.
-        terms, other_terms = (set(map(_fold_term, _MARKED_TERM.findall(text))) for text in texts)
+        terms = [set(map(_fold_term, _MARKED_TERM.findall(text))) for text in texts]
         # The few tokens that differ may not be names: they would ask for something else.
         names = {
             fold_text(word) for text in texts for word in split_words(text)[1:] if word[0].isupper()
         }
-        return terms == other_terms and names.isdisjoint(self.tokens ^ other.tokens)
+        return terms[0] == terms[1] and names.isdisjoint(self.tokens ^ other.tokens)
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
@@ -76,7 +78,8 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
     repeats: list[int | None] = []
     for index, text in enumerate(texts):
         prepared = _prepare(text)
-        repeats.append(next((at for at, other in kept.items() if prepared.repeats(other)), None))
+        places = (at for at, other in kept.items() if prepared.repeats(other))
+        repeats.append(next(places, None))
         if repeats[-1] is None:
             kept[index] = prepared
     return repeats

@@ -48,7 +48,8 @@ _MESSAGES: Final = {
 }
 
 _THOUGHTS: Final = re.compile(
-    r".*</(?:think|thinking|thoughts?|reasoning)>|<(?:think|thinking|thoughts?|reasoning)>.*",
+    r".*</(?:think|thinking|thoughts?|reasoning)>"
+    r"|<(?:think|thinking|thoughts?|reasoning)>.*",
     re.DOTALL | re.IGNORECASE,
 )
 _SPECIAL_TOKEN: Final = re.compile(r"<\|\w{1,30}\|>|</s>\s*$")
@@ -61,16 +62,20 @@ _FIELD_KEYS: Final = {
     for name, row in TEXT_FIELDS.items()
 }
 _OTHER_KEY: Final = re.compile(
-    "original|user|input|initial|reason|explan|rational|justif|thought|think|analysis|note|comment|remark|confidence|"
-    "lang|type|description|propert|required|role|id$|title|status|error|refus|warning|history|intent|strategy|score|"
-    "name$|version$|model|purpose|aspect|topic|category|difference|why|focus|priority|原|推理|说明|解释|erkl|begr"
+    "original|user|input|initial|reason|explan|rational|justif|thought|think|analysis"
+    "|note|comment|remark|confidence|lang|type|description|propert|required|role|id$"
+    "|title|status|error|refus|warning|history|intent|strategy|score|name$|version$|model"
+    "|purpose|aspect|topic|category|difference|why|focus|priority"
+    "|原|推理|说明|解释|erkl|begr"
 )
 _LABEL: Final = re.compile(
     r"([^\W\d_][^:：?？!.\n]{0,50}?)[\s#]*+\d{0,2}\s*+[:：]\s*+(.*)", re.DOTALL
 )
 _BULLETS: Final = re.compile(r"(?:(?:[-+*•‣▪◦·–—>]|#{1,6})\s+)*")
 _NUMBER: Final = re.compile(
-    r"[(\[]?(?:Q?\d{1,2}|[a-h](?=\\?\)))\\?[.):\]]+(?:\s+|(?=[\"“A-ZÀ-Þ]))|\d{1,2}[、．）]\s*"
+    r"[(\[]?(?:Q?\d{1,2}|[a-h](?=\\?\)))\\?[.):\]]+"
+    r"(?:\s+|(?=[\"“A-ZÀ-Þ]))"
+    r"|\d{1,2}[、．）]\s*"
 )
 _ITEM_NUMBER: Final = re.compile(r"\D{0,15}(\d{1,2})\\?[.):\]、．）*]")
 _NUMBER_INSIDE: Final = re.compile(r"(?:^|(?<=[\s?]))\(?\d{1,2}[.)]\s+")
@@ -130,7 +135,10 @@ def drop_duplicates(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(distinct.values())
 
 
-def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
+def is_within_limits(
+    transformation: Transformation,
+    fields: Iterable[ReplyField],
+) -> bool:
     """Return whether a prompt with *fields* can have *transformation* as its result.
 
     Transformations from a shared cache need this check, because other processes can write anything
@@ -181,7 +189,12 @@ class _Reading:
     def __init__(self, prompt: Prompt, reply: Reply) -> None:
         self.prompt = prompt
         self.query = prompt.query
-        self.context = " ".join([prompt.query, *(message.content for message in prompt.history)])
+        self.context = " ".join(
+            [
+                prompt.query,
+                *(message.content for message in prompt.history),
+            ]
+        )
         self.fields = {field.name: field for field in prompt.fields}
         names = [name for name in self.fields if name != STANDALONE] or list(self.fields)
         self.main = self.fields[names[0]] if len(names) == 1 else None
@@ -240,7 +253,10 @@ class _Reading:
     def find_field(self, key: str) -> str:
         """Return the name of the field that *key* means in any usual spelling; ``""`` if none."""
         folded_key = _fold_key(key)
-        return next((name for name in self.fields if _FIELD_KEYS[name].search(folded_key)), "")
+        return next(
+            (name for name in self.fields if _FIELD_KEYS[name].search(folded_key)),
+            "",
+        )
 
     def read_plain_text(self, text: str) -> None:
         """Read the texts for the only field from a reply in plain text."""
@@ -300,7 +316,14 @@ class _Reading:
             return texts
         texts = texts[:_MOST_TEXTS]
         numbers = {match[1] for match in map(_ITEM_NUMBER.match, texts) if match}
-        return [_strip_marks(text, self.query, is_numbered={"1", "2"} <= numbers) for text in texts]
+        return [
+            _strip_marks(
+                text,
+                self.query,
+                is_numbered={"1", "2"} <= numbers,
+            )
+            for text in texts
+        ]
 
     def is_answer(self, text: str, field: ReplyField) -> bool:
         """Return whether *text*, which stands under no field's name, may be what was asked for.
@@ -321,7 +344,9 @@ class _Reading:
             return "truncated"
         if notes == {SAME} or (self.main and NONE_NEEDED in notes):
             return ""
-        return "empty" if self.is_empty or notes & {"dropped: no query", SAME} else "unparsable"
+        if self.is_empty or notes & {"dropped: no query", SAME}:
+            return "empty"
+        return "unparsable"
 
     def check_text(self, text: str, field: ReplyField) -> tuple[str, str]:
         """Return *text* as it is searched for, and a note if it was dropped or cut.
@@ -360,7 +385,11 @@ class _Reading:
             return "copies the prompt"
         if not key or is_heading or chatter.is_chatter(value, query):
             return "no query"
-        if field.shape != "passage" and chatter.is_off_topic_talk(value, query, self.context):
+        if field.shape != "passage" and chatter.is_off_topic_talk(
+            value,
+            query,
+            self.context,
+        ):
             return "no query"
         if guard == "terms":
             return "too long for a keyword" if len(value) > MAX_KEYWORD_CHARS else ""

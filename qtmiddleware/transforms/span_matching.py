@@ -35,7 +35,14 @@ _WRITTEN_NUMBER: Final = re.compile(
     r"(\d{1,3}(?:[,.'\u00a0\u202f ]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
     r"\s?(k\b|m\b|bn\b|thousand|million|billion)?"
 )
-_FACTORS: Final = {"k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
+_FACTORS: Final = {
+    "k": 3,
+    "thousand": 3,
+    "m": 6,
+    "million": 6,
+    "bn": 9,
+    "billion": 9,
+}
 _SPELLED_NUMBERS: Final = {
     word: Decimal(value)
     for value, names in {
