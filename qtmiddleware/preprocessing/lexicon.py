@@ -236,26 +236,6 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
     return table
 
 
-def count_phrase_words(
-    phrases: Phrases,
-    folded_words: Sequence[str],
-    start_index: int,
-) -> int:
-    """Return the number of words of the longest of *phrases* at *start_index*, or 0."""
-    longest, size = 0, len(folded_words)
-    for phrase in phrases.get(folded_words[start_index], ()):
-        position = start_index
-        for words, is_optional in phrase:
-            # An optional position takes its word whenever the word is there.
-            if position < size and folded_words[position] in words:
-                position += 1
-            elif not is_optional:
-                break
-        else:
-            longest = max(longest, position - start_index)
-    return longest
-
-
 class _Markers(NamedTuple):
     """The words that tell languages apart.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from qtmiddleware.preprocessing.lexicon import Lexicon, Phrases, count_phrase_words
+from qtmiddleware.preprocessing.lexicon import Lexicon, Phrases
 from qtmiddleware.preprocessing.text import lower_case, normalise_characters
 from qtmiddleware.preprocessing.tokeniser import Token
 
@@ -33,7 +33,18 @@ class Words:
 
     def count_phrase(self, phrases: Phrases, index: int) -> int:
         """Return the length of the longest of *phrases* at *index*, in words."""
-        return count_phrase_words(phrases, self.folded, index)
+        longest, folded = 0, self.folded
+        for phrase in phrases.get(folded[index], ()):
+            end = index
+            for words, is_optional in phrase:
+                # An optional position takes its word whenever the word is there.
+                if end < len(folded) and folded[end] in words:
+                    end += 1
+                elif not is_optional:
+                    break
+            else:
+                longest = max(longest, end - index)
+        return longest
 
     def is_title_case(self) -> bool:
         """Return whether the query is capitalised like a title: "The Capital Of France"."""
@@ -112,11 +123,13 @@ def strip_stop_words(words: Words) -> tuple[str, bool]:
     "Can Yaman".
     """
     lexicon = words.lexicon
-    folded = [
-        word or _fold_emphasised(token, lexicon)
-        for token, word in zip(words.tokens, words.folded, strict=True)
-    ]
-    words = replace(words, folded=folded)
+    if "" in words.folded:
+        folded = [
+            word or _fold_emphasised(token, lexicon)
+            for token, word in zip(words.tokens, words.folded, strict=True)
+        ]
+        words = replace(words, folded=folded)
+    folded = words.folded
     kept = _find_kept_words(words)
     removed = _find_removed_phrases(words, kept)
     end = len(folded)
@@ -165,7 +178,7 @@ def _find_removed_phrases(words: Words, kept: Container[int]) -> set[int]:
             length = length or _count_greeting(words, index)
             # Several openings may follow each other: "Hello, can you tell me ...".
             is_opening = length > 0
-        if not length and index not in kept:
+        if not length and index not in kept and words.folded[index] in lexicon.removed_phrases:
             length = words.count_phrase(lexicon.removed_phrases, index)
         removed.update(range(index, index + length))
         index += length or 1
@@ -208,12 +221,13 @@ def _find_kept_words(words: Words) -> set[int]:
     folded, lexicon, tokens = words.folded, words.lexicon, words.tokens
     kept: set[int] = set()
     for index, word in enumerate(folded):
-        length = words.count_phrase(lexicon.kept_phrases, index)
-        kept.update(range(index, index + length))
-        neighbours = tokens[max(0, index - 1) : index + 2]
-        is_may = word == "may" and word in lexicon.homographs
-        if is_may and any(token.kind == "number" for token in neighbours):
-            kept.add(index)
+        if word in lexicon.kept_phrases:
+            length = words.count_phrase(lexicon.kept_phrases, index)
+            kept.update(range(index, index + length))
+        if word == "may" and word in lexicon.homographs:
+            neighbours = tokens[max(0, index - 1) : index + 2]
+            is_month = any(token.kind == "number" for token in neighbours)
+            kept.update([index] if is_month else [])
     # An article has a word after it, so the "a" in "plan a" is a letter.
     if folded and len(folded[-1]) == 1 and folded[-1] in lexicon.articles:
         kept.add(len(folded) - 1)

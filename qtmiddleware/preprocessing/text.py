@@ -112,7 +112,7 @@ def lower_case(text: str) -> str:
 
 def fold_case(text: str) -> str:
     """Return *text* in lower case as the word lists have it: ß is ss."""
-    return lower_case(text).casefold()
+    return text.lower() if text.isascii() else lower_case(text).casefold()
 
 
 def fold_text(text: str) -> str:

@@ -131,36 +131,27 @@ def tokenise(text: str) -> Sequence[Token]:
 
 def _tokenise(text: str) -> Sequence[Token]:
     tokens: list[Token] = []
-    opens_sentence = True
-
-    def add(
-        kind: TokenKind,
-        start: int,
-        end: int,
-        is_before_punctuation: bool,
-    ) -> None:
-        nonlocal opens_sentence
-        token = text[start:end]
-        folded = fold_case(token)
-        place = (start, end, opens_sentence, is_before_punctuation)
-        tokens.append(Token(kind, token, folded, *place))
-        opens_sentence = False
-
-    start = 0
+    start, opens_sentence = 0, True
     for quote in (*_compile_quote_pattern().finditer(text), None):
+        places: list[tuple[TokenKind, int, int, bool]]
         for match in CHUNK.finditer(text, start, quote.start() if quote else len(text)):
-            chunk, left = match[0], match.start()
+            chunk, at, end = match[0], match.start(), 0
+            places = _locate_tokens(chunk)
             if match["operator"]:
-                add("identifier", left, match.end(), False)
-                continue
-            end = 0
-            for kind, first, end, is_before_punctuation in _locate_tokens(chunk):
-                add(kind, left + first, left + end, is_before_punctuation)
+                places = [("identifier", 0, len(chunk), False)]
+            for kind, left, end, is_before_punctuation in places:
+                word = chunk[left:end]
+                folded = fold_case(word)
+                place = (at + left, at + end, opens_sentence, is_before_punctuation)
+                tokens.append(Token(kind, word, folded, *place))
+                opens_sentence = False
             has_marks = end < len(chunk)
             opens_sentence |= has_marks and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
         if quote:
             start = quote.end()
-            add("quote", quote.start(), start, True)
+            place = (quote.start(), start, opens_sentence, True)
+            tokens.append(Token("quote", quote[0], fold_case(quote[0]), *place))
+            opens_sentence = False
     return tuple(tokens)
 
 

@@ -49,6 +49,15 @@ INSTRUCTIONS: Final = {
 }
 
 
+EXAMPLE: Final = (
+    "Which has the longer warranty, the Brio 3 or the Tavo S?",
+    (
+        '{"sub_queries": ["How long is the warranty of the Brio 3?",'
+        ' "How long is the warranty of the Tavo S?"]}'
+    ),
+)
+
+
 def _adapt(settings: Settings) -> Mapping[str, Any]:
     style = settings.llm.sub_query_style
     field = ReplyField(
@@ -65,7 +74,14 @@ def _adapt(settings: Settings) -> Mapping[str, Any]:
         "version": VERSION if style == "simple" else f"{VERSION}+{style}",
         "instruction": INSTRUCTIONS[style],
         "fields": (field,),
+        "example": EXAMPLE if style == "simple" else None,
     }
 
 
-TRANSFORM: Final = Transform(mode="decompose", version=VERSION, rules=RULES, adapt=_adapt)
+TRANSFORM: Final = Transform(
+    mode="decompose",
+    version=VERSION,
+    rules=RULES,
+    example=EXAMPLE,
+    adapt=_adapt,
+)
