@@ -123,13 +123,13 @@ def strip_stop_words(words: Words) -> tuple[str, bool]:
     "Can Yaman".
     """
     lexicon = words.lexicon
-    if "" in words.folded:
+    folded = words.folded
+    if "" in folded:
         folded = [
             word or _fold_emphasised(token, lexicon)
-            for token, word in zip(words.tokens, words.folded, strict=True)
+            for token, word in zip(words.tokens, folded, strict=True)
         ]
         words = replace(words, folded=folded)
-    folded = words.folded
     kept = _find_kept_words(words)
     removed = _find_removed_phrases(words, kept)
     end = len(folded)

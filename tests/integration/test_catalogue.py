@@ -77,7 +77,7 @@ import json
 import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.cache import decode_transformation, encode_transformation
-from qtmiddleware.kit.cli.show import LABELS
+from qtmiddleware.kit.cli.show import _LABELS
 from qtmiddleware.config.checking import build_adapter
 from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.testing import ScriptedModel
@@ -98,7 +98,7 @@ print(json.dumps({
     "choices": build_adapter().json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
     "weights": sorted(build_adapter().json_schema()["$defs"]["FusionSettings"]["properties"]["weights"]["propertyNames"]["enum"]),
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
-    "label": LABELS["trade_name"],
+    "label": _LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
     "cached": decode_transformation(encode_transformation(made, "k"), "k") == made,
     "keys": len({Question("q", (), qtm.Config.load({"transformationType": it}).settings).build_cache_key("m")
