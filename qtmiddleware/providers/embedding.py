@@ -46,10 +46,10 @@ _LIST_TYPES: Final = re.compile(r"\b(list|List|Sequence|Iterable|Collection)\b")
 
 
 class Vectors(list[list[float]]):
-    """A list of vectors, with the number of tokens that were embedded.
+    """A list of vectors.
 
     Attributes:
-        input_tokens: The number of tokens, as counted by the service; 0 if it is unknown.
+        input_tokens: How many tokens were embedded, as counted by the service; 0 if it is unknown.
     """
 
     __slots__ = ("input_tokens",)
@@ -98,12 +98,11 @@ class CallableEmbedder:
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
         self._keyword, names_list = _read_parameter(self._function)
-        if method:
-            takes_list = method not in _ONE_TEXT
-        self.takes_list = takes_list or names_list
+        self.takes_list = names_list or (method not in _ONE_TEXT if method else takes_list)
         """Whether one call embeds a list of texts."""
+        names = (getattr(function_or_model, key, None) for key in ("name", "model_name", "model"))
         if method and not name:
-            name = _find_model_name(function_or_model)
+            name = next((it for it in names if isinstance(it, str)), "")
         self.model_name = name
         """The model's name; ``""`` for a function."""
         self.name = self.model_name or find_function_name(function_or_model)
@@ -120,9 +119,7 @@ class CallableEmbedder:
     @property
     def dimension(self) -> int:
         """The length of every vector. If the length is unknown, embeds one word to find it."""
-        if self._dimension is None:
-            return len(self.embed(["dimension"])[0])
-        return self._dimension
+        return self._dimension or len(self.embed(["dimension"])[0])
 
     @property
     def queries(self) -> CallableEmbedder:
@@ -143,22 +140,18 @@ class CallableEmbedder:
         up to *max_concurrency* calls at a time, in threads if the function is synchronous.
         """
         calls = self._list_calls(self._function, texts)
-        if len(calls) == 1 and not is_async(self._function):
-            results = [calls[0]()]
-            if inspect.isawaitable(results[0]):
-                results = [run_in_background_loop(results[0])]
-        else:
+        if len(calls) > 1 or is_async(self._function):
             results = run_in_background_loop(_run_calls(calls, max_concurrency))
+        else:
+            results = [call() for call in calls]
+            if results and inspect.isawaitable(results[0]):
+                results = [run_in_background_loop(results[0])]
         return self._read_results(results, texts)
 
     async def aembed(
         self, texts: Sequence[str], max_concurrency: int = CONCURRENCY
     ) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*, without blocking the event loop.
-
-        A synchronous function runs in a thread. A function that takes one text per call gets up to
-        *max_concurrency* calls at a time.
-        """
+        """Return one vector per text as `embed` does, without blocking the event loop."""
         calls = self._list_calls(self._async_function or self._function, texts)
         return self._read_results(await _run_calls(calls, max_concurrency), texts)
 
@@ -214,17 +207,14 @@ def _find_methods(
 ) -> tuple[str, Callable[..., Any], Callable[..., Any] | None]:
     """Return the name of the method of *embedder* that embeds, the method, and its async version.
 
-    For a function, the name is ``""``, and the method is the function itself. The async version is
-    ``None`` if there is none.
+    For a function, the name is ``""``. Without an async version, the last item is ``None``.
     """
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:
-            method = getattr(embedder, name, None)
-            async_method = getattr(embedder, f"a{name}", None)
-            if callable(method):
-                return name, method, async_method
-            if callable(async_method):
-                return name, async_method, async_method
+            method: Any = getattr(embedder, name, None)
+            async_method: Any = getattr(embedder, f"a{name}", None)
+            if callable(method) or callable(async_method):
+                return name, method if callable(method) else async_method, async_method
         if callable(embedder):
             return "", embedder, None
     kind = type(embedder).__name__
@@ -235,14 +225,6 @@ def _find_methods(
         f" LlamaIndex, Chroma, sentence-transformers or an Embedder), not {kind}. A function from a"
         " list of texts to their vectors is passed as embed_many"
     )
-
-
-def _find_model_name(model: Any) -> str:
-    for attribute in ("name", "model_name", "model"):
-        name = getattr(model, attribute, None)
-        if isinstance(name, str):
-            return name
-    return ""
 
 
 def _read_parameter(fn: Callable[..., Any]) -> tuple[str, bool]:
@@ -256,15 +238,13 @@ def _read_parameter(fn: Callable[..., Any]) -> tuple[str, bool]:
         return "", False
     places = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
     keywords = [it for it in parameters if it.kind is it.KEYWORD_ONLY and it.default is it.empty]
-    parameter = next(iter([*places, *keywords]), None)
-    if parameter is None:
-        return "", False
-    note = str(parameter.annotation)
-    is_text = parameter.annotation is str or note == "str"
-    has_list_name = parameter.name in _LIST_NAMES and not is_text
-    takes_list = has_list_name or _LIST_TYPES.search(note) is not None
-    keyword = "" if places else parameter.name
-    return keyword, takes_list
+    for parameter in (*places, *keywords):
+        note = str(parameter.annotation)
+        is_text = parameter.annotation is str or note == "str"
+        has_list_name = parameter.name in _LIST_NAMES and not is_text
+        takes_list = has_list_name or _LIST_TYPES.search(note) is not None
+        return "" if places else parameter.name, takes_list
+    return "", False
 
 
 def read_vectors(

@@ -45,27 +45,44 @@ def read_api_key() -> str:
     return os.environ.get(KEY_VARIABLE, "").strip()
 
 
+def find_address(base_url: str | None) -> str | None:
+    """Return the address for new clients; ``None`` if they use the SDK's default.
+
+    The address is *base_url*, or else ``QTM_LLM_BASE_URL``, or else ``OPENAI_BASE_URL``.
+    """
+    values = (os.environ.get(name, "").strip() for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE))
+    return base_url or next(filter(None, values), None)
+
+
+def hash_address_and_key(base_url: str | None) -> int:
+    """Return a hash of the address and the key that new clients use."""
+    # A hash, so that the key itself is stored nowhere else.
+    return hash((find_address(base_url), read_api_key()))
+
+
 def make_client(*, is_async: bool, address: str | None, **options: Any) -> Any:
     """Return a new ``openai`` client with the key from the environment.
 
-    The client does not follow redirects, because they could send texts to another host.
-
-    Args:
-        is_async: Whether the client is asynchronous.
-        address: The base URL; ``None`` uses the SDK's default.
-        **options: More arguments for the client.
+    The client does not follow redirects, because they could send texts to another host. *address*
+    is the base URL; ``None`` uses the SDK's default.
     """
     import openai
 
-    make_http: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
     kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
     # A user's own server may need no key, but the SDK's client requires one.
     return kind(
         api_key=read_api_key() or "none",
         base_url=address,
-        http_client=make_http(follow_redirects=False),
+        http_client=_make_connections(is_async=is_async, follow_redirects=False),
         **options,
     )
+
+
+def _make_connections(*, is_async: bool, **options: Any) -> Any:
+    import openai
+
+    kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
+    return kind(**options)
 
 
 def is_client(candidate: Any) -> bool:
@@ -97,27 +114,20 @@ def is_plain_client(client: Any) -> bool:
     return "create" not in vars(client.chat.completions)
 
 
-def has_default_connections(client: Any) -> bool:
+def _has_default_connections(client: Any) -> bool:
     """Return whether *client* is a plain SDK client to which the user passed no HTTP client."""
     # The SDK then uses a class of its own. Without this name, the client is used as it is.
     http_class = type(getattr(client, "_client", None))
     return is_plain_client(client) and http_class.__name__.endswith("HttpxClientWrapper")
 
 
-def copy_with_own_connections(client: Any) -> Any:
-    """Return a copy of *client*, which has default connections, with connections of its own."""
-    import openai
-
-    is_async = is_async_client(client)
-    make_http: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
-    return client.with_options(http_client=make_http())
+def _copy_with_own_connections(client: Any) -> Any:
+    connections = _make_connections(is_async=is_async_client(client))
+    return client.with_options(http_client=connections)
 
 
 def read_host(address: str) -> str:
-    """Return the host of *address*, without path, user or password.
-
-    If *address* has none, returns "an unknown host", because messages name the host.
-    """
+    """Return the host of *address*, without path, user or password."""
     server = read_host_and_port(address)
     return server[0] if server else "an unknown host"
 
@@ -135,10 +145,8 @@ def read_host_and_port(address: str) -> tuple[str, int] | None:
 
 def find_provider(host: str) -> str:
     """Return the OpenTelemetry name of the provider at *host*; ``openai`` if *host* is unknown."""
-    for end, provider in _PROVIDERS.items():
-        if f".{host}".endswith((f".{end}", f"-{end}")):
-            return provider
-    return "openai"
+    ends = (end for end in _PROVIDERS if f".{host}".endswith((f".{end}", f"-{end}")))
+    return _PROVIDERS.get(next(ends, ""), "openai")
 
 
 class Clients:
@@ -167,8 +175,8 @@ class Clients:
         """Give up the parent's connections after a fork."""
         leave_to_parent(self._by_loop, self._sync)
         self._by_loop = {}
-        if has_default_connections(self._sync):
-            self._sync = copy_with_own_connections(self._sync)
+        if _has_default_connections(self._sync):
+            self._sync = _copy_with_own_connections(self._sync)
 
     @property
     def address(self) -> str:
@@ -200,7 +208,7 @@ class Clients:
                 " openai.AsyncOpenAI()",
             )
         # Only the user knows the proxies and certificates of an HTTP client that the user passed.
-        if self._async is not None and not has_default_connections(self._async):
+        if self._async is not None and not _has_default_connections(self._async):
             return _take_over_retries(self._async)
         loop = asyncio.get_running_loop()
         entry = self._by_loop.get(loop)
@@ -234,7 +242,8 @@ class Clients:
         self.close()
 
     def _make_client(self, *, is_async: bool) -> Any:
-        if self._makes_clients and not (find_address(self._base_url) or read_api_key()):
+        address = find_address(self._base_url)
+        if self._makes_clients and not (address or read_api_key()):
             raise ModelError(
                 "unauthorized",
                 f"the key for the language model is missing: set {KEY_VARIABLE}, or"
@@ -242,9 +251,8 @@ class Clients:
             )
         with explain_client_errors(partial(ModelError, "unavailable")):
             if not self._makes_clients:
-                return copy_with_own_connections(self._async)
+                return _copy_with_own_connections(self._async)
             # A retry would hide what a busy service says, and the breaker waits for it anyway.
-            address = find_address(self._base_url)
             client = make_client(is_async=is_async, address=address, max_retries=0)
         # The SDK loads these when they are first used.
         _ = client.chat.completions, client.default_headers
@@ -270,18 +278,3 @@ def _take_over_retries(client: Any) -> tuple[Any, int]:
     if not is_plain_client(client) or not client.max_retries:
         return client, 0
     return client.with_options(max_retries=0), client.max_retries
-
-
-def find_address(base_url: str | None) -> str | None:
-    """Return the address for new clients; ``None`` if they use the SDK's default.
-
-    The address is *base_url*, or else ``QTM_LLM_BASE_URL``, or else ``OPENAI_BASE_URL``.
-    """
-    values = (os.environ.get(name, "").strip() for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE))
-    return base_url or next(filter(None, values), None)
-
-
-def hash_address_and_key(base_url: str | None) -> int:
-    """Return a hash of the address and the key that new clients use."""
-    # A hash, so that the key itself is stored nowhere else.
-    return hash((find_address(base_url), read_api_key()))

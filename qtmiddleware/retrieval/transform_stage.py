@@ -10,7 +10,6 @@ from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
 from qtmiddleware.retrieval.confidence import measure_leading_coverage
 from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.services import Services
-from qtmiddleware.runtime.single_flight import Role
 from qtmiddleware.types import Deadline, Decision, Degradation, Transformation
 
 if TYPE_CHECKING:
@@ -79,10 +78,8 @@ class TransformStage:
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
         while True:
-            role, flight = flights.join_flight(key, llm_deadline.at + _GRACE)
-            if role is Role.NESTED:
-                return await self._get_cached_or_new_transformation(services, llm_deadline)
-            if role is Role.LEADER:
+            flight, is_leader = flights.join_flight(key, llm_deadline.at + _GRACE)
+            if is_leader:
                 shared: Result | None = None
                 try:
                     result = await self._get_cached_or_new_transformation(services, llm_deadline)

@@ -12,10 +12,9 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Final, TypeVar
 
-from qtmiddleware.runtime.forking import make_lock, register_fork_reset
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.types import NEVER
 
 T = TypeVar("T")
@@ -23,44 +22,33 @@ T = TypeVar("T")
 _here: Final = threading.local()
 
 
-class _Loops:
-    """The shared event loop, and one more for code that would block the loop that it waits for.
+class _LoopThread(threading.Thread):
+    def __init__(self, depth: int) -> None:
+        super().__init__(name="qtmiddleware-loop", daemon=True)
+        self.depth = depth
+        self.loop = asyncio.new_event_loop()
+        self.start()
 
-    A loop starts when it is first used. A forked process starts new loops.
-    """
-
-    def __init__(self) -> None:
-        self._lock = make_lock()
-        self.reset_state()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Forget the loops after a fork, because their threads belong to the parent process."""
-        self._by_depth: dict[int, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
-
-    def get(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop for the calling thread's coroutines."""
-        # Code that runs in the shared loop, and waits for a coroutine, gets the second loop.
-        depth = getattr(_here, "depth", -1) + 1
-        with self._lock:
-            thread, loop = self._by_depth.get(depth, (None, None))
-            # A loop whose thread has died would never run the coroutine.
-            if thread is None or loop is None or not thread.is_alive():
-                loop = asyncio.new_event_loop()
-                name = f"qtmiddleware-loop-{depth}" if depth else "qtmiddleware-loop"
-                thread = threading.Thread(target=_run, args=(loop, depth), name=name, daemon=True)
-                thread.start()
-                self._by_depth[depth] = thread, loop
-        return loop
+    def run(self) -> None:
+        _here.depth = self.depth
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
 
 
-def _run(loop: asyncio.AbstractEventLoop, depth: int) -> None:
-    _here.depth = depth
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
+_lock: Final = make_lock()
+_threads: Final[dict[int, _LoopThread]] = {}
 
 
-_loops: Final = _Loops()
+def _get_loop() -> asyncio.AbstractEventLoop:
+    """Return the running loop for the calling thread's coroutines."""
+    # A loop cannot wait for itself: code that runs in the shared loop gets a second one.
+    depth = getattr(_here, "depth", -1) + 1
+    with _lock:
+        thread = _threads.get(depth)
+        # In a forked process, the parent's threads count as dead.
+        if thread is None or not thread.is_alive():
+            thread = _threads[depth] = _LoopThread(depth)
+    return thread.loop
 
 
 async def _await(awaitable: Awaitable[T]) -> T:
@@ -71,8 +59,7 @@ def run_in_background_loop(awaitable: Awaitable[T], timeout: float = NEVER) -> T
     """Run *awaitable* in the background loop, and block until its result is known.
 
     It sees the caller's context variables. It is cancelled at the timeout, or if the caller is
-    interrupted. A call from the shared loop's own thread uses a second loop, because a loop cannot
-    wait for itself. Thread-safe.
+    interrupted. Thread-safe.
 
     Args:
         awaitable: A coroutine, or another object that can be awaited in any event loop.
@@ -82,13 +69,9 @@ def run_in_background_loop(awaitable: Awaitable[T], timeout: float = NEVER) -> T
         TimeoutError: There is no result within *timeout* seconds.
         BaseException: The exception that *awaitable* raises.
     """
-    future = asyncio.run_coroutine_threadsafe(_await(awaitable), _loops.get())
+    future = asyncio.run_coroutine_threadsafe(_await(awaitable), _get_loop())
     try:
         return future.result(None if timeout == NEVER else timeout)
-    except FutureTimeout:
-        if future.done():  # The coroutine itself raised it.
-            raise
-        raise TimeoutError("the coroutine did not end in time") from None
     finally:
         # After a timeout or an interrupt this cancels the coroutine; a future that is done stays.
         future.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Final
@@ -16,23 +15,10 @@ from qtmiddleware.runtime.forking import make_lock
 MOST_TOKENS: Final = 10**12
 """The largest plausible number of tokens. A higher number is ignored, as a service's mistake."""
 _MINUTE: Final = 60.0
-_DAY: Final = 86_400.0
+_MINUTES: Final = 24 * 60
 _MOST_RETRIES: Final = 1_000
 
 
-@dataclass(slots=True)
-class _Bucket:
-    """The tokens and US dollars of the calls that began within the same minute of the clock.
-
-    While a call is running, its highest possible cost is counted.
-    """
-
-    minute: float
-    tokens: int = 0
-    usd: float = 0.0
-
-
-@dataclass(slots=True)
 class Reservation:
     """The cost reserved for one call, until `record_actual_cost` replaces it with the actual cost.
 
@@ -41,34 +27,37 @@ class Reservation:
         usd: The reserved US dollars; after `record_actual_cost`, the spent US dollars.
     """
 
-    _meter: Meter
-    _bucket: _Bucket
-    tokens: int
-    usd: float
-    _calls: int = 1
+    __slots__ = ("_calls", "_meter", "_minute", "tokens", "usd")
+
+    def __init__(self, meter: Meter, minute: float) -> None:
+        self._meter, self._minute, self._calls = meter, minute, 1
+        self.tokens, self.usd = 0, 0.0
 
     def record_actual_cost(self, tokens: int, usd: float, *, calls: int = 1) -> None:
         """Replace the reserved amounts with the amounts that were spent.
 
         An impossible amount is ignored, and the reserved amount stays: a negative or infinite
-        number, NaN, or more than `MOST_TOKENS` tokens.
-
-        Args:
-            tokens: The spent tokens.
-            usd: The spent US dollars.
-            calls: How many calls were made, including retries. Retries count as made now.
+        number, NaN, or more than `MOST_TOKENS` tokens. Of *calls*, all but the first are retries,
+        which count as made now.
         """
         with self._meter.lock:
-            if 0 <= tokens <= MOST_TOKENS:
-                self._bucket.tokens += tokens - self.tokens
-                self.tokens = tokens
-            if 0 <= usd < inf:
-                self._bucket.usd += usd - self.usd
-                self.usd = usd
+            self.replace(
+                tokens if 0 <= tokens <= MOST_TOKENS else self.tokens,
+                usd if 0 <= usd < inf else self.usd,
+            )
             # A user's own model reports its calls, so the number may be a mistake.
             retries = min(max(0, calls - self._calls), _MOST_RETRIES)
             self._calls += retries
             self._meter.calls.extend([self._meter.clock()] * retries)
+
+    def replace(self, tokens: int, usd: float) -> None:
+        """Count *tokens* and *usd* in place of this call's former amounts, under the lock."""
+        spent_tokens, spent_usd = self._meter.by_minute.get(self._minute, (0, 0.0))
+        self._meter.by_minute[self._minute] = (
+            spent_tokens + tokens - self.tokens,
+            spent_usd + usd - self.usd,
+        )
+        self.tokens, self.usd = tokens, usd
 
 
 class Meter:
@@ -82,29 +71,19 @@ class Meter:
         clock: Returns the time in seconds.
         lock: Protects the counts.
         calls: The times of the calls, oldest first.
+        by_minute: The tokens and US dollars of all calls that began in the same minute.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
         self.lock = make_lock()
         self.calls: deque[float] = deque()
-        self._buckets: deque[_Bucket] = deque()
+        self.by_minute: dict[float, tuple[int, float]] = {}
 
-    def find_exceeded_limit(
-        self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0
-    ) -> ModelError | None:
-        """Return the error ``over_budget`` if *budget* does not allow one more call.
-
-        If the limit of calls per minute is exceeded, ``retry_after`` is the number of seconds to
-        wait.
-
-        Args:
-            budget: The limits.
-            tokens: The highest possible number of tokens of the call.
-            usd: The highest possible cost of the call, in US dollars.
-        """
+    def find_exceeded_limit(self, budget: BudgetSettings) -> ModelError | None:
+        """Return the error ``over_budget`` if *budget* does not allow one more call."""
         with self.lock:
-            return self._find_exceeded_limit(budget, tokens, usd)
+            return self._find_exceeded_limit(budget, 0, 0.0)
 
     def spent(self) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last 24 hours."""
@@ -115,7 +94,7 @@ class Meter:
     def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call.
 
-        Raises the error of `find_exceeded_limit`.
+        Both are the highest possible amounts. Raises the error of `find_exceeded_limit`.
         """
         with self.lock:
             # Checked and counted under one lock, so that two callers cannot use the same budget.
@@ -123,13 +102,9 @@ class Meter:
                 raise error
             now = self.clock()
             self.calls.append(now)
-            minute = now // _MINUTE
-            if not self._buckets or self._buckets[-1].minute != minute:
-                self._buckets.append(_Bucket(minute))
-            bucket = self._buckets[-1]
-            bucket.tokens += tokens
-            bucket.usd += usd
-            return Reservation(self, bucket, tokens, usd)
+            reservation = Reservation(self, now // _MINUTE)
+            reservation.replace(tokens, usd)
+            return reservation
 
     def _find_exceeded_limit(
         self, budget: BudgetSettings, tokens: int, usd: float
@@ -137,12 +112,9 @@ class Meter:
         now = self._forget_old_amounts()
         most_calls = budget.max_llm_calls_per_minute
         if most_calls is not None and len(self.calls) >= most_calls:
-            return ModelError(
-                "over_budget",
-                f"budget.maxLlmCallsPerMinute allows {most_calls:,} language model calls per"
-                " minute",
-                retry_after=self.calls[-most_calls] + _MINUTE - now if most_calls else None,
-            )
+            pause = self.calls[-most_calls] + _MINUTE - now if most_calls else None
+            limit = f"budget.maxLlmCallsPerMinute allows {most_calls:,} language model calls"
+            return ModelError("over_budget", f"{limit} per minute", retry_after=pause)
         if budget.max_tokens is None and budget.max_usd is None:
             return None
         spent_tokens, spent_usd = self._sum_spending()
@@ -155,18 +127,17 @@ class Meter:
         return ModelError("over_budget", f"{limit} in 24 hours")
 
     def _sum_spending(self) -> tuple[int, float]:
-        return (
-            sum(bucket.tokens for bucket in self._buckets),
-            sum(bucket.usd for bucket in self._buckets),
-        )
+        amounts = self.by_minute.values()
+        return sum(tokens for tokens, _ in amounts), sum(usd for _, usd in amounts)
 
     def _forget_old_amounts(self) -> float:
         """Forget calls older than a minute and costs older than a day, and return the time."""
         now = self.clock()
         while self.calls and self.calls[0] <= now - _MINUTE:
             self.calls.popleft()
-        while self._buckets and (self._buckets[0].minute + 1) * _MINUTE <= now - _DAY:
-            self._buckets.popleft()
+        oldest = now / _MINUTE - _MINUTES - 1
+        while self.by_minute and (minute := next(iter(self.by_minute))) <= oldest:
+            del self.by_minute[minute]
         return now
 
 

@@ -54,8 +54,7 @@ class TTLCache(Generic[V]):
     def get(self, key: Hashable, *, is_counted: bool = True) -> V | None:
         """Return the value stored under *key*; ``None`` if there is none or it has expired.
 
-        If *is_counted* is false, *hits* and *misses* stay the same. Pass false for a question's
-        second lookup, so that each question counts once.
+        Pass a false *is_counted* for a question's second lookup, so that each question counts once.
         """
         with self._lock:
             since, value = self._entries.get(key, (float("-inf"), None))
@@ -71,19 +70,21 @@ class TTLCache(Generic[V]):
             return value
 
     def put(self, key: Hashable, value: V) -> None:
-        """Store *value* under *key*. A full cache drops its least recently used value."""
+        """Store *value* under *key*."""
         with self._lock:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
-            if len(self._entries) > self.max_entries:
-                self._entries.popitem(last=False)
+            self._drop_oldest()
 
     def change_limits(self, max_entries: int, ttl_seconds: float) -> None:
         """Set new limits, also for values that are already stored."""
         with self._lock:
             self.max_entries, self._ttl = max_entries, ttl_seconds
-            while len(self._entries) > max_entries:
-                self._entries.popitem(last=False)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        while len(self._entries) > self.max_entries:
+            self._entries.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -126,17 +127,10 @@ class SharedCache:
 
     A question waits at most `MAX_SECONDS` for a read, and at most a quarter of the time that is
     left for the model. After a failure, no question uses the cache for *pause_seconds*, so that a
-    hanging cache does not slow down every question.
+    hanging cache does not slow down every question. Problems are added to the *degradations* that
+    the methods get.
 
-    Args:
-        cache: The user's cache.
-        pause_seconds: The pause after a failure, in seconds.
-
-    Attributes:
-        pause_seconds: The pause after a failure, in seconds.
-
-    Raises:
-        ConfigError: *cache* has no methods ``get`` and ``set``.
+    Raises `ConfigError` if the user's *cache* has no methods ``get`` and ``set``.
     """
 
     def __init__(self, cache: Cache, pause_seconds: float) -> None:
@@ -153,10 +147,7 @@ class SharedCache:
     async def read(
         self, io: IO, key: str, deadline: Deadline, degradations: list[Degradation]
     ) -> Transformation | None:
-        """Return the transformation stored under *key*; ``None`` if there is none.
-
-        Problems are added to *degradations*.
-        """
+        """Return the transformation stored under *key*; ``None`` if there is none."""
         value = await self._call(io, partial(self._cache.get, key), deadline, degradations)
         if value is None:
             return None
@@ -174,10 +165,7 @@ class SharedCache:
         deadline: Deadline,
         degradations: list[Degradation],
     ) -> None:
-        """Store *transformation* under *key* for *ttl_seconds*, unless it is too long.
-
-        Problems are added to *degradations*.
-        """
+        """Store *transformation* under *key* for *ttl_seconds*, unless it is too long."""
         value = encode_transformation(transformation, key)
         if len(value) <= MAX_CHARS:
             call = partial(self._cache.set, key, value, ttl_seconds)

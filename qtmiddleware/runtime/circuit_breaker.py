@@ -10,13 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from heapq import heappop, heappush
 from time import monotonic
 from typing import Final
 
 from qtmiddleware.runtime.forking import register_fork_reset
 from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.types import NEVER
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -43,17 +41,15 @@ class Attempt:
 
     Attributes:
         is_probe: Whether the call tests if a half-open breaker can close.
-        late: What a late call means: true for a failure, ``None`` if the service had too little
-            time to answer.
         pauses: The number of pauses that the service had asked for before the call began.
-        is_over: Whether the call's end was reported or its deadline has passed.
+        is_over: Whether the call's end was reported.
     """
 
-    __slots__ = ("_breaker", "is_over", "is_probe", "late", "pauses")
+    __slots__ = ("_breaker", "is_over", "is_probe", "pauses")
 
-    def __init__(self, breaker: Breaker, *, is_probe: bool, late: bool | None, pauses: int) -> None:
+    def __init__(self, breaker: Breaker, *, is_probe: bool, pauses: int) -> None:
         self._breaker = breaker
-        self.is_probe, self.late, self.pauses = is_probe, late, pauses
+        self.is_probe, self.pauses = is_probe, pauses
         self.is_over = False
 
     def end(self, *, has_failed: bool | None, pause_seconds: float | None = None) -> None:
@@ -67,20 +63,20 @@ class Attempt:
         # Checked without the lock, since an attempt that is over stays over.
         if not self.is_over:
             with self._breaker._updated():
-                self._breaker._end_attempt(self, has_failed, pause_seconds)
+                self._breaker._end_attempt(self, has_failed, pause_seconds or 0.0)
 
 
 class Breaker:
     """A circuit breaker: opens for *open_seconds* after *max_failures* failed calls in a row.
 
     Then a single call, the probe, tests the service. If the probe succeeds, the breaker closes. If
-    the probe fails, the breaker opens for *open_seconds* again. A call is late once its deadline
-    has passed, even if the call hangs. If *max_failures* is 0, the breaker never opens.
+    the probe fails, the breaker opens for *open_seconds* again. If *max_failures* is 0, the breaker
+    never opens.
 
     If the service asks for a pause (Retry-After), the breaker opens for the pause, or for
     *open_seconds* if this is longer and the failure is the last of *max_failures*. No probe follows
-    a pause, because a service that asks for a pause is working. If calls that were already
-    running when the pause began fail with a request for a pause too, they are not counted again.
+    a pause, because a service that asks for a pause is working. Calls that were already running
+    when the pause began, and ask for a pause too, are not counted again.
 
     A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
     Thread-safe; a forked process begins without running calls.
@@ -96,8 +92,7 @@ class Breaker:
     ) -> None:
         self._name = name
         self._sampler = LogSampler(clock=clock)
-        self._max_failures = max_failures
-        self._open_seconds = open_seconds
+        self._max_failures, self._open_seconds = max_failures, open_seconds
         self._clock = clock
         self._failures_in_row = 0
         self._pauses = 0
@@ -110,10 +105,9 @@ class Breaker:
         register_fork_reset(self)
 
     def reset_state(self) -> None:
-        """Forget the running calls after a fork, because they belong to the parent process."""
+        """Forget the probe after a fork, because it belongs to the parent process."""
         self._lock = threading.Lock()
         self._probe: Attempt | None = None
-        self._under_way: list[tuple[float, int, Attempt]] = []
 
     def change_limits(self, max_failures: int, open_seconds: float) -> None:
         """Set new limits. If *max_failures* is 0, the breaker closes."""
@@ -131,58 +125,35 @@ class Breaker:
             limit: How many failed calls in a row open the breaker; 0 if it never opens.
             seconds: For how many more seconds the breaker stays open.
         """
-        with self._updated():
-            seconds = self._remaining_seconds
-            state = BreakerState.HALF_OPEN if self._needs_probe else BreakerState.CLOSED
-            if seconds:
-                state = BreakerState.OPEN
-            return state, self._failures_in_row, self._max_failures, seconds
+        seconds = self._remaining_seconds
+        state = BreakerState.HALF_OPEN if self._needs_probe else BreakerState.CLOSED
+        if seconds:
+            state = BreakerState.OPEN
+        return state, self._failures_in_row, self._max_failures, seconds
 
     @property
     def wait_seconds(self) -> float:
         """The number of seconds until the next call is allowed; 0 if a call is allowed now."""
-        with self._updated():
-            return self._wait_seconds
+        return self._remaining_seconds or (PROBE_WAIT_SECONDS if self._probe is not None else 0.0)
 
-    def begin_attempt(
-        self, deadline: float = NEVER, *, has_enough_time: bool = True
-    ) -> Attempt | None:
-        """Return an `Attempt` if a call is allowed now, else ``None``.
-
-        Args:
-            deadline: The call's deadline, in seconds on the monotonic clock.
-            has_enough_time: Whether *deadline* leaves the service enough time to answer. If not, a
-                late call does not count as a failure. An error still does.
-        """
+    def begin_attempt(self) -> Attempt | None:
+        """Return an `Attempt` if a call is allowed now, else ``None``."""
         with self._updated():
-            if self._wait_seconds:
+            if self.wait_seconds:
                 return None
-            late = has_enough_time or None
-            attempt = Attempt(self, is_probe=self._needs_probe, late=late, pauses=self._pauses)
+            attempt = Attempt(self, is_probe=self._needs_probe, pauses=self._pauses)
             if attempt.is_probe:
                 self._probe = attempt
-            if deadline != NEVER:
-                heappush(self._under_way, (deadline, id(attempt), attempt))
             return attempt
 
     @property
     def _remaining_seconds(self) -> float:
         return max(0.0, self._open_until - self._clock())
 
-    @property
-    def _wait_seconds(self) -> float:
-        return self._remaining_seconds or (PROBE_WAIT_SECONDS if self._probe is not None else 0.0)
-
     @contextmanager
     def _updated(self) -> Iterator[None]:
-        """Hold the lock, after recording the calls whose deadline has passed as late."""
+        """Hold the lock, and then log if the breaker has opened or closed."""
         with self._lock:
-            now, under_way = self._clock(), self._under_way
-            # The call that is late first is on top of the heap. Calls that have ended stay in the
-            # heap until they reach the top.
-            while under_way and (under_way[0][0] <= now or under_way[0][2].is_over):
-                attempt = heappop(under_way)[2]
-                self._end_attempt(attempt, attempt.late)
             yield
             seconds = self._remaining_seconds
             is_open = self._needs_probe or seconds > 0
@@ -201,18 +172,16 @@ class Breaker:
                 seconds=round(seconds, 3),
             )
 
-    def _end_attempt(
-        self, attempt: Attempt, has_failed: bool | None, pause_seconds: float | None = None
-    ) -> None:
+    def _end_attempt(self, attempt: Attempt, has_failed: bool | None, pause: float) -> None:
         # Another thread may have recorded the result since the check without the lock.
         if attempt.is_over:
             return
         attempt.is_over = True
-        now = self._clock()
-        pause = pause_seconds if pause_seconds and pause_seconds > 0 and self._max_failures else 0.0
+        now, max_failures = self._clock(), self._max_failures
+        has_pause = max_failures > 0 and pause > 0
         # Another call that began before the same pause has already counted as the failure.
-        is_counted = bool(pause) and attempt.pauses != self._pauses
-        if pause:
+        is_counted = has_pause and attempt.pauses != self._pauses
+        if has_pause:
             self._pauses += now >= self._open_until
             self._open_until = max(self._open_until, now + pause)
         if attempt is self._probe:
@@ -222,8 +191,8 @@ class Breaker:
             return
         if has_failed:
             self._failures_in_row += 1
-            is_last = attempt.is_probe or self._failures_in_row >= self._max_failures
-            if is_last and self._max_failures:
+            is_last = attempt.is_probe or self._failures_in_row >= max_failures
+            if is_last and max_failures:
                 self._needs_probe = True
                 self._open_until = max(self._open_until, now + self._open_seconds)
         elif has_failed is False:

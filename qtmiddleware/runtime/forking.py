@@ -16,23 +16,20 @@ T = TypeVar("T")
 
 
 class Resettable(Protocol):
-    """An object that can be reset in a forked process."""
+    """An object that forgets the parent's threads, calls and clients in a forked process."""
 
     def reset_state(self) -> None:
-        """Reset the object after a fork: forget the parent's threads, calls and clients."""
+        """Reset the object after a fork."""
 
 
 _locks: Final[WeakSet[threading.Lock]] = WeakSet()
-_renewables: Final[WeakSet[Resettable]] = WeakSet()
+_resettables: Final[WeakSet[Resettable]] = WeakSet()
 _left_to_parent: Final[list[object]] = []
 
 
 def register_fork_reset(resettable: Resettable) -> None:
-    """Reset *resettable* in every forked process, by calling its `reset_state`.
-
-    The reference is weak: *resettable* can be garbage-collected.
-    """
-    _renewables.add(resettable)
+    """Call *resettable*'s `reset_state` in every forked process, as long as the object exists."""
+    _resettables.add(resettable)
 
 
 def make_lock() -> threading.Lock:
@@ -85,7 +82,7 @@ def _reset_all() -> None:
     # Not by `release`: a thread that was just about to hold a lock leaves it neither held nor free.
     for lock in list(_locks):
         lock._at_fork_reinit()  # type: ignore[attr-defined]
-    for resettable in list(_renewables):
+    for resettable in list(_resettables):
         resettable.reset_state()
 
 

@@ -13,12 +13,12 @@ import inspect
 import queue
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from threading import Event
 from time import perf_counter
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -40,6 +40,9 @@ Work = Callable[[], Awaitable[T]]
 DRAIN_SECONDS: Final = 0.02
 """How many seconds to wait for cancelled tasks to clean up. After that nobody waits for them."""
 
+CHECK_SECONDS: Final = 0.5
+"""How long a thread waits at once. Ctrl-C does not end a wait that has just begun, but the next."""
+
 
 @dataclass(eq=False, repr=False, slots=True)
 class Outcome(Generic[T]):
@@ -57,11 +60,11 @@ class Outcome(Generic[T]):
     error: BaseException | None = None
     seconds: float = 0.0
     began: float = 0.0
-    late: bool = field(default=False, kw_only=True)
+    late: bool = False
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the work succeeded: it was not late and raised no exception."""
+        """Whether the work was not late and raised no exception."""
         return self.error is None and not self.late
 
     @property
@@ -73,11 +76,7 @@ class Outcome(Generic[T]):
 
     @property
     def detail(self) -> str:
-        """The name of the error's type; ``""`` if there was no error.
-
-        If no thread was free, this is the error's message. Other messages are left out, because
-        they may quote a query or a passage.
-        """
+        """The name of the error's type. Its message may quote a query or a passage."""
         if self.error is None:
             return ""
         return str(self.error) if self.reason == "overloaded" else type(self.error).__name__
@@ -96,12 +95,16 @@ class Job:
     flow's patience is registered here: a deadline, or the report of an operation.
     """
 
-    __slots__ = ("_reports", "began", "ending")
+    __slots__ = ("_on_end", "_reports", "_unfinished", "began", "ending", "outcome")
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], object] = lambda: None) -> None:
         self.began = 0.0
         self.ending: Ending | None = None
+        self.outcome = Outcome[Any](late=True)
+        self._on_end = on_end
         self._reports: list[Callable[[Ending], object]] = []
+        # Two threads may end a job. `pop` is atomic, so only the first one sets the outcome.
+        self._unfinished = [True]
         on_abandon(self.abandon)
 
     def on_abandon(self, report: Callable[[Ending], object]) -> None:
@@ -110,24 +113,25 @@ class Job:
         if self.ending is not None:
             report(self.ending)
 
-    def abandon(self, ending: Ending) -> None:
-        """Stop waiting for this work. Only the first call counts."""
-        if self.ending is None:
-            self.ending = ending
+    def finish(self, outcome: Outcome[Any], ending: Ending | None = None) -> None:
+        """End with *outcome*, unless the work has ended. *ending* says that nobody waits for it."""
+        try:
+            self._unfinished.pop()
+        except IndexError:
+            return
+        self.outcome, self.ending = outcome, ending
+        if ending is not None:
             for report in self._reports:
                 report(ending)
-            self.close()
-
-    def close(self) -> None:
-        """Forget whom to report to, because the work has ended."""
         # What is reported to refers to the work, and an error of the work refers to this job.
         self._reports = []
+        self._on_end()
 
-    def make_late_outcome(self) -> Outcome[Any]:
-        """Return the outcome of this work if nobody waits for it any longer than until now."""
+    def abandon(self, ending: Ending) -> None:
+        """Stop waiting for this work, unless it has ended."""
         now = perf_counter()
         began = self.began or now
-        return Outcome(late=True, seconds=now - began, began=began)
+        self.finish(Outcome(late=True, seconds=now - began, began=began), ending)
 
 
 _job: Final[ContextVar[Job | None]] = ContextVar("job", default=None)
@@ -139,25 +143,14 @@ def on_abandon(report: Callable[[Ending], object]) -> None:
         job.on_abandon(report)
 
 
-async def measure(work: Work[T], job: Job | None = None) -> Outcome[T]:
-    """Do *work*, as *job* if it is given, and return its outcome."""
+async def measure(work: Work[T]) -> Outcome[T]:
+    """Do *work* and return its outcome."""
     began = perf_counter()
-    if job is not None:
-        job.began = began
     try:
         value = await work()
     except Exception as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     return Outcome(value, seconds=perf_counter() - began, began=began)
-
-
-async def _attempt(work: Work[T], job: Job) -> Outcome[T]:
-    """Do *work* as *job*, in a context of its own, and return its outcome."""
-    _job.set(job)
-    try:
-        return await measure(work, job)
-    finally:
-        job.close()
 
 
 class Beside(Generic[T]):
@@ -178,16 +171,11 @@ class Beside(Generic[T]):
         """
 
 
-class _Abandoned(BaseException):
-    """Ends a flow in a thread, because nobody waits for the flow any more."""
-
-
 class Mailbox(Generic[T]):
     """Carries items to a flow from any thread. Waiting for them blocks the flow's own thread."""
 
     def __init__(self) -> None:
-        self._items: queue.SimpleQueue[T | _Abandoned] = queue.SimpleQueue()
-        on_abandon(lambda _: self._items.put(_Abandoned()))
+        self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
 
     def put(self, item: T) -> None:
         """Send *item*."""
@@ -195,13 +183,11 @@ class Mailbox(Generic[T]):
 
     async def get(self, deadline: Deadline) -> T:
         """Wait for the next item; raise `TimeoutError` if there is none at *deadline*."""
-        try:
-            item = self._items.get(timeout=deadline.timeout)
-        except queue.Empty:
-            raise TimeoutError from None
-        if isinstance(item, _Abandoned):
-            raise item
-        return item
+        while True:
+            with suppress(queue.Empty):
+                return self._items.get(timeout=min(deadline.remaining(), CHECK_SECONDS))
+            if deadline.passed:
+                raise TimeoutError
 
 
 class IO:
@@ -223,7 +209,6 @@ class IO:
     def __init__(self, bulkhead: Bulkhead) -> None:
         self._bulkhead = bulkhead
         self._context = copy_context()
-        self._context.run(current_bulkhead.set, bulkhead)
         # Another middleware may have made this call. The search for the question, which runs in
         # the caller's context, must always get a thread.
         if current_bulkhead.get() is not UNLIMITED:
@@ -266,6 +251,20 @@ class IO:
         is_own_work = current_bulkhead.get() is self._bulkhead
         return copy_context() if is_own_work else self._context.copy()
 
+    async def _attempt(self, work: Work[Any], job: Job) -> None:
+        """Do *work* as *job*, in a context of its own."""
+        _job.set(job)
+        current_bulkhead.set(self._bulkhead)
+        job.began = began = perf_counter()
+        try:
+            value = await work()
+        except BaseException as error:
+            job.finish(Outcome(error=error, seconds=perf_counter() - began, began=began))
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        else:
+            job.finish(Outcome(value, seconds=perf_counter() - began, began=began))
+
 
 async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T]:
     """Do *works* at the same time, at most *limit* at once, and return their results in order.
@@ -283,10 +282,8 @@ async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T
             raise
 
     outcomes = await io.gather([partial(stop_at_error, work) for work in works], deadline, limit)
+    # Work that did not begin is late, because other work failed.
     for outcome in outcomes:
-        if isinstance(outcome.error, Overloaded):
-            # Without a free thread, the caller does all works itself.
-            return [await work() for work in works]
         if outcome.error is not None:
             raise outcome.error
     return [outcome.get() for outcome in outcomes]
@@ -316,31 +313,25 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a flow over threads must not suspend")
 
 
-def _attempt_in_thread(work: Work[T], job: Job) -> Outcome[T]:
-    try:
-        return drive(_attempt(work, job))
-    except BaseException as error:
-        # In this thread nobody else would notice the exception.
-        return Outcome(error=error, seconds=perf_counter() - job.began, began=job.began)
+def _wait(done: Event, deadline: Deadline) -> None:
+    """Wait until *done* is set or the *deadline* passes."""
+    while not done.wait(min(deadline.remaining(), CHECK_SECONDS)) and not deadline.passed:
+        pass
 
 
 class _Thread(Beside[T]):
     """Work in a thread of its own."""
 
-    def __init__(self, work: Work[T], context: Context) -> None:
-        self._job = job = Job()
-        # Ctrl-C ends a wait for a future at once, but did not end a wait for a queue.
-        self._done: Future[Outcome[T]] = Future()
-        # Not a thread of the bulkhead's: there are never more of these than callers.
-        UNLIMITED.start(lambda: self._done.set_result(context.run(_attempt_in_thread, work, job)))
+    def __init__(self, job: Job, done: Event) -> None:
+        self._job, self._done = job, done
 
     async def get(self) -> T:
-        return self._done.result().get()
+        _wait(self._done, Deadline())
+        return self._job.outcome.get()  # type: ignore[no-any-return]
 
     async def cancel(self, *, in_generator: bool = False) -> None:
         del in_generator  # There is nothing to await.
-        if not self._done.done():
-            self._job.abandon("cancelled")
+        self._job.abandon("cancelled")
 
 
 class Threads(IO):
@@ -362,25 +353,43 @@ class Threads(IO):
 
     def start(self, work: Work[T]) -> _Thread[T]:
         """Begin *work* in a thread of its own."""
-        return _Thread(work, self._copy_context())
+        done = Event()
+        job = Job(done.set)
+        # Not a thread of the bulkhead's: there are never more of these than callers.
+        UNLIMITED.start(partial(self._copy_context().run, self._attempt_in_thread, work, job))
+        return _Thread(job, done)
+
+    def _attempt_in_thread(self, work: Work[Any], job: Job) -> None:
+        # The outcome holds the exception, and in this thread nobody else would notice it.
+        with suppress(BaseException):
+            drive(self._attempt(work, job))
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
         """Do *works* in threads of the bulkhead."""
-        context, jobs = self._copy_context(), [Job() for _ in works]
-        waiting = deque(range(len(works)))
-        mailbox: Mailbox[tuple[int, Outcome[T]]] = Mailbox()
-        outcomes: dict[int, Outcome[T]] = {}
+        context, done, unfinished = self._copy_context(), Event(), list(range(len(works)))
+
+        def count_end() -> None:
+            # `pop` is atomic, so exactly one thread gets the last number.
+            if not unfinished.pop():
+                done.set()
+
+        jobs = [Job(count_end) for _ in works]
+        waiting = deque(zip(works, jobs, strict=True))
 
         def do_waiting_works() -> None:
             with suppress(IndexError):
-                while not deadline.passed:
-                    position = waiting.popleft()
-                    # Each work sees what the caller has set, and nothing that another work sets.
-                    attempt = partial(_attempt_in_thread, works[position], jobs[position])
-                    mailbox.put((position, context.copy().run(attempt)))
+                while True:
+                    work, job = waiting.popleft()
+                    if deadline.passed or job.ending:
+                        job.abandon("late")
+                    else:
+                        # Each work sees what the caller has set, and nothing that another sets.
+                        context.copy().run(self._attempt_in_thread, work, job)
 
+        if is_abandoned() or deadline.passed or not works:
+            return [job.outcome for job in jobs]
         for begun in range(min(limit, len(works))):
             try:
                 self._bulkhead.start(do_waiting_works)
@@ -391,65 +400,39 @@ class Threads(IO):
                 break
         ending: Ending = "cancelled"
         try:
-            while len(outcomes) < len(works):
-                position, outcome = await mailbox.get(deadline)
-                outcomes[position] = outcome
-        except TimeoutError:
+            _wait(done, deadline)
             ending = "late"
         finally:
             waiting.clear()
-            late = [job for position, job in enumerate(jobs) if position not in outcomes]
-            self._bulkhead.record_abandoned_calls(sum(job.began > 0 for job in late))
-            for job in late:
+            for job in jobs:
                 job.abandon(ending)
-        return [
-            outcomes.get(position) or job.make_late_outcome() for position, job in enumerate(jobs)
-        ]
+            late = sum(job.outcome.late and job.began > 0 for job in jobs)
+            self._bulkhead.record_abandoned_calls(late)
+        return [job.outcome for job in jobs]
+
+
+def is_abandoned() -> bool:
+    """Return whether nobody waits any more for the work that the calling code is part of."""
+    job = _job.get()
+    return job is not None and job.ending is not None
 
 
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _find_running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread; ``None`` if asyncio runs none here."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 def _cancel(task: asyncio.Task[Any], _: Ending) -> None:
-    loop = task.get_loop()
-    # The call that the task is part of may have been abandoned in another thread.
-    if _find_running_loop() is loop:
-        task.cancel()
-    elif not loop.is_closed():
-        loop.call_soon_threadsafe(task.cancel)
+    # The call that the task is part of may have been abandoned in another thread, or after its
+    # loop was closed.
+    with suppress(RuntimeError):
+        task.get_loop().call_soon_threadsafe(task.cancel)
 
 
-async def _drain(tasks: Sequence[asyncio.Task[Any]], *, in_generator: bool = False) -> None:
+async def _drain(tasks: Iterable[asyncio.Task[Any]], *, in_generator: bool = False) -> None:
     """Give cancelled *tasks* a moment to clean up."""
+    running = [task for task in tasks if not task.done()]
     # A coroutine that is being closed, for example because its loop was closed, must not await.
-    if tasks and (in_generator or not isinstance(sys.exception(), GeneratorExit)):
-        await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
-
-
-def _create_task(
-    coroutine: Coroutine[Any, Any, Outcome[T]], job: Job, context: Context
-) -> asyncio.Task[Outcome[T]]:
-    """Start *coroutine* in a task of its own, which ends when its *job* is abandoned."""
-    # A task copies the context that it is made in. The context is not passed as an argument because
-    # older task factories do not accept it.
-    task: asyncio.Task[Outcome[T]] = context.run(asyncio.get_running_loop().create_task, coroutine)
-    job.on_abandon(partial(_cancel, task))
-    return task
-
-
-async def _attempt_in_turn(
-    work: Work[T], job: Job, deadline: Deadline, turn: asyncio.Semaphore
-) -> Outcome[T]:
-    async with turn:
-        return job.make_late_outcome() if deadline.passed else await _attempt(work, job)
+    if running and (in_generator or not isinstance(sys.exception(), GeneratorExit)):
+        await asyncio.wait(running, timeout=DRAIN_SECONDS)
 
 
 class _LoopMailbox(Mailbox[T]):
@@ -472,18 +455,16 @@ class _LoopMailbox(Mailbox[T]):
 class _Task(Beside[T]):
     """Work in a task of its own."""
 
-    def __init__(self, work: Work[T], context: Context) -> None:
-        self._job = Job()
-        self._task = _create_task(_attempt(work, self._job), self._job, context)
+    def __init__(self, job: Job, task: asyncio.Task[None]) -> None:
+        self._job, self._task = job, task
 
     async def get(self) -> T:
         await asyncio.wait((self._task,))
-        return self._task.result().get()
+        return self._job.outcome.get()  # type: ignore[no-any-return]
 
     async def cancel(self, *, in_generator: bool = False) -> None:
-        if not self._task.done():
-            self._job.abandon("cancelled")
-            await _drain([self._task], in_generator=in_generator)
+        self._job.abandon("cancelled")
+        await _drain([self._task], in_generator=in_generator)
 
 
 class Tasks(IO):
@@ -508,7 +489,8 @@ class Tasks(IO):
 
     def start(self, work: Work[T]) -> _Task[T]:
         """Begin *work* in a task of its own."""
-        return _Task(work, self._copy_context())
+        job = Job()
+        return _Task(job, self._create_task(self._attempt(work, job), job, self._copy_context()))
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
@@ -516,48 +498,47 @@ class Tasks(IO):
         """Do each of *works* in a task of its own."""
         jobs = [Job() for _ in works]
         if not works or deadline.passed:
-            return [job.make_late_outcome() for job in jobs]
-        attempt: Callable[[Work[T], Job], Coroutine[Any, Any, Outcome[T]]] = _attempt
-        if limit < len(works):
-            turn = asyncio.Semaphore(limit)
-            attempt = partial(_attempt_in_turn, deadline=deadline, turn=turn)
+            return [job.outcome for job in jobs]
+        turn = asyncio.Semaphore(limit) if limit < len(works) else nullcontext()
+
+        async def attempt_in_turn(work: Work[T], job: Job) -> None:
+            async with turn:
+                if not deadline.passed:
+                    await self._attempt(work, job)
+
         context = self._copy_context()
         tasks = [
-            _create_task(attempt(work, job), job, context)
+            self._create_task(attempt_in_turn(work, job), job, context)
             for work, job in zip(works, jobs, strict=True)
         ]
-        outcomes: dict[int, Outcome[T]] = {}
         ending: Ending = "cancelled"
         try:
             await asyncio.wait(tasks, timeout=deadline.timeout)
             ending = "late"
         finally:
-            late = [place for place, task in enumerate(tasks) if not task.done()]
-            outcomes = {place: jobs[place].make_late_outcome() for place in late}
-            for place in late:
-                jobs[place].abandon(ending)
-            await _drain([tasks[place] for place in late])
-        return [
-            outcomes.get(place) or _read_outcome(task, job)
-            for place, (task, job) in enumerate(zip(tasks, jobs, strict=True))
-        ]
+            for job in jobs:
+                job.abandon(ending)
+            await _drain(tasks)
+        return [job.outcome for job in jobs]
 
     def make_mailbox(self) -> _LoopMailbox[Any]:
         """Return a mailbox that leaves the loop free."""
         return _LoopMailbox()
 
-
-def _read_outcome(task: asyncio.Task[Outcome[T]], job: Job) -> Outcome[T]:
-    if not task.cancelled():
-        error = task.exception()
-    elif task.cancelling():
-        return job.make_late_outcome()
-    else:
-        # Nobody cancelled the task: something inside the function was cancelled.
-        error = asyncio.CancelledError()
-    return task.result() if error is None else Outcome(error=error, began=job.began)
+    @staticmethod
+    def _create_task(
+        work: Coroutine[Any, Any, None], job: Job, context: Context
+    ) -> asyncio.Task[None]:
+        # A task copies the context that it is made in.
+        task = context.run(asyncio.get_running_loop().create_task, work)
+        job.on_abandon(partial(_cancel, task))
+        return task
 
 
 def make_async_io(bulkhead: Bulkhead) -> IO:
     """Return the `IO` for the asynchronous caller's event loop, with threads of *bulkhead*."""
-    return IO(bulkhead) if _find_running_loop() is None else Tasks(bulkhead)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return IO(bulkhead)
+    return Tasks(bulkhead)

@@ -15,8 +15,6 @@ from qtmiddleware.runtime.forking import make_lock
 
 SAMPLE_SECONDS: Final = 60.0
 """The number of seconds after a record in which the same event and reason are not logged again."""
-# There are few reasons, but a user's own model may raise an error with any reason.
-_MOST_REASONS: Final = 64
 # How much of a foreign error is logged: frames of its stack, and characters at either end.
 _MOST_FRAMES: Final = 50
 _MOST_SHOWN: Final = 8_000
@@ -60,8 +58,8 @@ def quote_text(text: str) -> str:
 def format_error(error: BaseException) -> str:
     """Return the traceback of *error* as text, without keys, for a record at DEBUG level.
 
-    Do not log the result at a higher level, because it may quote a query or passage. Keeps at most
-    50 stack frames, and only the first and last 8,000 characters of a long text.
+    Do not log the result at a higher level, because it may quote a query or passage. A long text is
+    cut.
     """
     from traceback import format_exception
 
@@ -78,19 +76,12 @@ def format_error(error: BaseException) -> str:
 
 
 class LogSampler:
-    """Logs each reason for an event at most once per interval, and counts the skipped records.
+    """Logs each reason for an event at most once a minute, and then how often it was skipped.
 
-    The interval is *min_interval_seconds*. A later call of `log` or `flush` logs how many records
-    were skipped, so that no count is lost. Thread-safe.
+    Thread-safe.
     """
 
-    def __init__(
-        self,
-        min_interval_seconds: float = SAMPLE_SECONDS,
-        *,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._seconds = min_interval_seconds
+    def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = make_lock()
         # By event and reason: the time of the last record, and how many were skipped since.
@@ -110,9 +101,6 @@ class LogSampler:
     ) -> None:
         """Log an event with those reasons that were not logged recently.
 
-        The record's attribute ``qtm`` holds *values*, ``event`` and ``counts``. The counts say how
-        often each reason occurred.
-
         Args:
             logger: The logger that writes the record.
             event_name: The event, such as "answer degraded".
@@ -121,28 +109,24 @@ class LogSampler:
             details: More text to log for some of the reasons, by reason.
             level: The record's level.
             stacklevel: How many frames up the caller's line is.
-            **values: More values for programs.
+            **values: More values for programs, in the record's attribute ``qtm``.
         """
         # Most retrievals are not degraded. They do not wait for the lock.
         if not reasons and not self._skipped:
             return
-        self.flush(logger, min_age_seconds=self._seconds)
-        counts, texts = dict[str, int](), list[str]()
+        self.flush(logger, min_age_seconds=SAMPLE_SECONDS)
+        texts = dict[str, str]()
         with self._lock:
             for reason in dict.fromkeys(reasons):
-                # A record is one line, but an error's message may have several.
-                detail = " ".join(details.get(reason, "").split())
-                key = event_name, reason
-                if len(self._skipped) >= _MOST_REASONS and key not in self._skipped:
-                    key, detail = (event_name, "other reasons"), ""
-                since, skipped = self._skipped.get(key, (self._clock(), -1))
-                self._skipped[key] = since, skipped + 1
+                since, skipped = self._skipped.get((event_name, reason), (self._clock(), -1))
+                self._skipped[event_name, reason] = since, skipped + 1
                 if skipped < 0:
-                    counts[key[1]] = 1
-                    texts.append(f"{key[1]} ({detail})" if detail else key[1])
-        if counts:
-            values |= {"event": event_name.replace(" ", "_"), "counts": counts}
-            text, stacklevel = "; ".join(texts), stacklevel + 1
+                    # A record is one line, but an error's message may have several.
+                    detail = " ".join(details.get(reason, "").split())
+                    texts[reason] = f"{reason} ({detail})" if detail else reason
+        if texts:
+            values |= {"event": event_name.replace(" ", "_"), "counts": dict.fromkeys(texts, 1)}
+            text, stacklevel = "; ".join(texts.values()), stacklevel + 1
             logger.log(
                 level, "%s: %s", message or event_name, text, stacklevel=stacklevel, **values
             )

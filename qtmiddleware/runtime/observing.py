@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import count
@@ -38,20 +38,17 @@ class _GuardedObserver:
         self._has_failed = False
 
     def notify(self, operation: Operation) -> None:
-        """Call the observer's *on_start* if *operation* is still running, else its *on_end*."""
-        report = (
-            self._observer.on_start if operation.outcome == "running" else self._observer.on_end
-        )
+        observer = self._observer
+        report = observer.on_start if operation.outcome == "running" else observer.on_end
         try:
             report(operation)
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
-                names = type(self._observer).__name__, type(error).__name__
-                about: dict[str, Any] = dict(zip(("observer", "error"), names, strict=True))
-                about["event"] = "observer_failed"
-                logger.warning("the observer %s failed: %s", *names, **about)
-                logger.debug("%s", format_error(error), **about)
+                names = {"observer": type(observer).__name__, "error": type(error).__name__}
+                event: dict[str, Any] = {"event": "observer_failed", **names}
+                logger.warning("the observer %s failed: %s", *names.values(), **event)
+                logger.debug("%s", format_error(error), **event)
 
 
 class Observation:
@@ -80,16 +77,21 @@ class Observation:
         """Whether there are observers."""
         return bool(self._observers)
 
-    def make_child(self, kind: Any, name: str = "", **fields: Any) -> Observation:
+    def make_child(
+        self, kind: Any, name: str = "", model: Any = None, **fields: Any
+    ) -> Observation:
         """Return an observation for an operation inside this operation. It has not started yet.
 
         Args:
             kind: The new operation's kind.
             name: The new operation's name.
+            model: The model that performs the operation, if any.
             **fields: The other fields of the new `Operation`.
         """
         if not self._observers:
             return self
+        if model is not None:
+            fields |= describe_model(model)
         return Observation(
             self._observers, Operation(next(_ids), kind, name, self.operation, **fields)
         )
@@ -119,54 +121,34 @@ class Observation:
     ) -> None:
         if not self._running:
             return
-        if error is None:
-            result = self._result
-            self._end_operation(outcome="ok", result=result, counts=_collect_counts(result))
-            return
         # A user's own model may raise `ModelError` with any reason.
         is_known = isinstance(error, ModelError) and error.reason in REASONS
-        reason = error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
+        reason = error.reason if is_known else type(error).__name__  # type: ignore[union-attr]
+        if error is None:
+            self._end_operation(outcome="ok", result=self._result)
         # asyncio's `CancelledError`, `KeyboardInterrupt`, and the `GeneratorExit` of a closed flow
         # or stream are not subclasses of `Exception`.
-        if reason == "cancelled" or not isinstance(error, Exception):
+        elif reason == "cancelled" or not isinstance(error, Exception):
             self._end_operation(outcome="cancelled")
         elif reason == "timeout" or isinstance(error, TimeoutError):
             self._end_operation(outcome="late")
         else:
             self._end_operation(outcome="failed", reason=reason)
 
-    def _end_operation(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
+    def _end_operation(self, **ending: Any) -> None:
         # Two threads may end an operation: one performs it, the other stops waiting for it. The
         # second one finds nothing to pop.
-        with suppress(IndexError):
+        try:
             running = self._running.pop()
-            seconds = perf_counter() - self._began
-            ended = replace(
-                running, seconds=seconds, counts={**running.counts, **(counts or {})}, **ending
-            )
-            for observer in self._observers:
-                observer.notify(ended)
+        except IndexError:
+            return
+        counts = {**running.counts, **_collect_counts(ending.get("result"))}
+        ended = replace(running, seconds=perf_counter() - self._began, counts=counts, **ending)
+        for observer in self._observers:
+            observer.notify(ended)
 
 
 NOT_OBSERVED: Final = Observation()
-
-
-def describe_model(model: Any) -> dict[str, Any]:
-    """Return the fields of an `Operation` that describe a language model, embedder or reranker.
-
-    The fields are ``model``, ``provider`` and, if known, ``server`` (host and port). For a user's
-    own function, ``model`` is ``""``, because the function's name is not a model's name.
-    """
-    names = {
-        "model": getattr(model, "model_name", getattr(model, "name", "")),
-        "provider": getattr(model, "provider", ""),
-    }
-    fields: dict[str, Any] = {field: text for field, text in names.items() if isinstance(text, str)}
-    # A user's own object may have anything as its `server`.
-    match getattr(model, "server", None):
-        case (str() as host, int() as port):
-            fields["server"] = host, port
-    return fields
 
 
 def make_root_observation(observers: Sequence[Observer]) -> Observation:
@@ -174,11 +156,19 @@ def make_root_observation(observers: Sequence[Observer]) -> Observation:
 
     Raises `ConfigError` if an observer has no ``on_start`` or ``on_end``.
     """
-    return (
-        Observation(tuple(_GuardedObserver(observer) for observer in observers))
-        if observers
-        else NOT_OBSERVED
-    )
+    return Observation(tuple(map(_GuardedObserver, observers))) if observers else NOT_OBSERVED
+
+
+def describe_model(model: Any) -> dict[str, Any]:
+    """Return the fields of an `Operation` that describe a language model, embedder or reranker."""
+    # A user's own function has no model's name. A user's own object may have anything.
+    name = getattr(model, "model_name", getattr(model, "name", ""))
+    names = {"model": name, "provider": getattr(model, "provider", "")}
+    fields: dict[str, Any] = {key: text for key, text in names.items() if isinstance(text, str)}
+    match getattr(model, "server", None):
+        case (str() as host, int() as port):
+            fields["server"] = host, port
+    return fields
 
 
 def _collect_counts(result: Any) -> dict[str, int]:

@@ -22,7 +22,6 @@ from qtmiddleware.runtime.io import (
 from qtmiddleware.runtime.observing import (
     NOT_OBSERVED,
     Observation,
-    describe_model,
     mark_running_hook,
 )
 from qtmiddleware.runtime.threads import Bulkhead
@@ -50,8 +49,7 @@ class Search:
             fails; ``None`` for never.
         fields: The document fields to search for the text's words, instead of the caller's own
             clauses.
-        kind: How the text relates to the question; for observers.
-        weight: The text's weight in the fusion; for observers.
+        kind, weight: How the text relates to the question, and its weight; for observers.
         observation: Reports the search to the observers.
         embed_seconds: How many seconds embedding the text took.
         calls: How often the function was called.
@@ -125,9 +123,9 @@ class Services:
         io: How calls are made: with threads or with tasks.
         performer: Makes the calls.
         limit: The maximum number of calls at once.
-        taken: One item for each call that runs beside those that are gathered.
         observation: The operation that the calls are parts of.
         models: The models to report to the observers, by use: ``embedding`` and ``rerank``.
+        taken: One item for each call that runs beside those that are gathered.
     """
 
     io: IO
@@ -164,8 +162,9 @@ class Services:
 
     async def embed(self, texts: Sequence[str]) -> Any:
         """Return one vector per text."""
-        embedder = self.models.get("embedding")
-        with observe_embedding(self.observation, embedder, texts) as observation:
+        with observe_embedding(
+            self.observation, self.models.get("embedding"), texts
+        ) as observation:
             return observation.keep_result(await self.performer.embed(texts, self.io))
 
     async def ask(
@@ -183,8 +182,7 @@ class Services:
         deadline = deadline.copy()
         on_abandon(lambda _: deadline.cancel())
         with self.observe_model(prompt, model) as observation:
-            # A model cannot be awaited if the user passed a synchronous client.
-            if self.io.has_loop and getattr(model, "can_async", True):
+            if can_await(model, self.io):
                 reply = await model.acomplete(prompt, deadline)
             else:
                 reply = await self.io.blocking(partial(model.complete, prompt, deadline))
@@ -192,16 +190,13 @@ class Services:
 
     def observe_model(self, prompt: Prompt, model: LanguageModel | None) -> Observation:
         """Return the observation of a call of *model* with *prompt*. It has not started yet."""
-        parent = self.observation
-        fields = describe_model(model) if parent.is_observed else {}
-        return parent.make_child("model", prompt.mode, content=prompt, **fields)
+        return self.observation.make_child("model", prompt.mode, model, content=prompt)
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Any:
         """Return one score per text; higher is better."""
-        parent = self.observation
-        fields = describe_model(self.models.get("rerank")) if parent.is_observed else {}
-        with parent.make_child(
-            "rerank", counts={"texts": len(texts)}, content=texts, **fields
+        counts = {"texts": len(texts)}
+        with self.observation.make_child(
+            "rerank", "", self.models.get("rerank"), counts=counts, content=texts
         ) as observation:
             call = partial(self.performer.rerank, query, texts)
             return observation.keep_result(await self.io.blocking(call))
@@ -227,16 +222,18 @@ Flow = Callable[[Services], Coroutine[Any, Any, T]]
 """A coroutine function that does its work through `Services`, and returns a final result."""
 
 
-def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """Return an observation for embedding *texts*, as a part of the operation *parent*.
+def can_await(model: object, io: IO) -> bool:
+    """Return whether *model* can be awaited. Not so if the user passed a synchronous client."""
+    return io.has_loop and getattr(model, "can_async", True)
 
-    The observation has not started yet. Without observers, *parent* is returned.
+
+def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
+    """Return an observation for embedding *texts*, which has not started yet.
+
+    It is a part of the operation *parent*.
     """
-    if not parent.is_observed:
-        return parent
-    return parent.make_child(
-        "embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder)
-    )
+    counts = {"texts": len(texts)}
+    return parent.make_child("embedding", "", embedder, counts=counts, content=texts)
 
 
 def run(flow: Flow[T], performer: Performer) -> T:

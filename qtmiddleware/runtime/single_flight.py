@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
-from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
@@ -21,8 +20,8 @@ class Flight:
 
     Attributes:
         deadline: The leader's deadline, in seconds on the monotonic clock.
-        result: The future that the other callers, the followers, wait for. Its result is ``None``
-            if the leader gave up. Then a follower may become the leader.
+        result: What the other callers, the followers, wait for. It becomes ``None`` if the leader
+            gave up. Then a follower may become the leader.
     """
 
     __slots__ = ("deadline", "result")
@@ -38,22 +37,6 @@ class Flight:
         with suppress(TimeoutError):
             return await mailbox.get(deadline)
         return None
-
-
-class Role(Enum):
-    """The caller's role in a shared computation, as returned by `SingleFlight.join_flight`.
-
-    Attributes:
-        LEADER: The caller computes the result and then calls `SingleFlight.land_flight`.
-        FOLLOWER: The caller waits for the leader's result.
-        NESTED: The caller runs inside the leader's own call, for example because a wrapped function
-            calls another wrapped function. The caller must not wait for the leader, because
-            the leader waits for the caller.
-    """
-
-    LEADER = "leader"
-    FOLLOWER = "follower"
-    NESTED = "nested"
 
 
 _led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("led", default=())
@@ -75,30 +58,29 @@ class SingleFlight:
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
-    def join_flight(self, key: Hashable, deadline: float) -> tuple[Role, Flight]:
-        """Return the caller's role in the computation for *key*, and the computation.
+    def join_flight(self, key: Hashable, deadline: float) -> tuple[Flight, bool]:
+        """Return the computation for *key*, and whether the caller leads it.
 
-        The caller becomes the leader if nobody computes the result yet or the leader is overdue.
-        An overdue leader may never finish, for example because its event loop was stopped.
+        A leader computes the result and then calls `land_flight`. The caller leads if nobody
+        computes the result yet, or if the leader is overdue, for example because its event loop was
+        stopped. A caller inside the leader's own call leads a flight of its own, because it must
+        not wait for the leader, which waits for it.
 
         Args:
             key: Identifies the result.
             deadline: The caller's deadline as a leader, in seconds on the monotonic clock.
         """
+        led = _led.get()
         with self._lock:
             flight = self._by_key.get(key)
             if flight is not None and monotonic() < flight.deadline:
-                return (Role.NESTED if flight in _led.get() else Role.FOLLOWER), flight
+                return (Flight(deadline), True) if flight in led else (flight, False)
             flight = self._by_key[key] = Flight(deadline)
-        _led.set((*_led.get(), flight))
-        return Role.LEADER, flight
+        _led.set((*led, flight))
+        return flight, True
 
     def land_flight(self, key: Hashable, flight: Flight, result: Any) -> None:
-        """End *flight* and give *result* to its followers.
-
-        *result* is ``None`` if the leader gave up. The next caller of `join_flight` with
-        *key* leads a new flight.
-        """
+        """End *flight* and give *result* to its followers; ``None`` if the leader gave up."""
         with self._lock:
             # If this flight was overdue, another caller may lead a new one. The new one stays.
             if self._by_key.get(key) is flight:

@@ -7,14 +7,14 @@ a slow caller does not use up the model's time.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.errors import convert_to_model_error
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.runtime.io import Mailbox, Outcome, on_abandon
-from qtmiddleware.runtime.services import Services
+from qtmiddleware.runtime.services import Services, can_await
 from qtmiddleware.types import Deadline
 
 Piece = str | Reply
@@ -49,20 +49,15 @@ async def stream_reply(
     patience = Deadline()
     has_reply = False
     try:
-        while True:
-            try:
-                item = await mailbox.get(patience)
-            except TimeoutError:
-                return
-            if isinstance(item, Outcome):
-                # The reply may be complete, and only its costs are missing.
-                if not item.has_succeeded and not (item.late and has_reply):
-                    raise convert_to_model_error(item.error)
-                return
-            yield item
-            if isinstance(item, Reply):
-                has_reply = True
-                patience = Deadline.after(_ACCOUNT_SECONDS)
+        with suppress(TimeoutError):
+            while not isinstance(item := await mailbox.get(patience), Outcome):
+                yield item
+                if isinstance(item, Reply):
+                    has_reply = True
+                    patience = Deadline.after(_ACCOUNT_SECONDS)
+            # The reply may be complete, and only its costs are missing.
+            if not item.has_succeeded and not (item.late and has_reply):
+                raise convert_to_model_error(item.error)
     finally:
         await reading.cancel(in_generator=True)
 
@@ -78,24 +73,17 @@ async def _read_pieces(
     # caller must not see them: it may close the stream late, in another context, or never.
     with services.observe_model(prompt, model) as observation:
         on_abandon(lambda _: deadline.cancel())
-
-        def put_observed(piece: Piece) -> None:
-            put(observation.keep_result(piece))
-
-        if services.io.has_loop and getattr(model, "can_async", True):
+        if can_await(model, services.io):
             async with aclosing(model.astream(prompt, deadline)) as pieces:
                 async for piece in pieces:
-                    put_observed(piece)
-        else:
-            read = partial(_read_in_thread, model, prompt, deadline, put_observed)
-            await services.io.blocking(read)
+                    put(observation.keep_result(piece))
+            return
 
+        def read_in_thread() -> None:
+            with closing(model.stream(prompt, deadline)) as pieces:
+                for piece in pieces:
+                    put(observation.keep_result(piece))
+                    if deadline.passed:
+                        break
 
-def _read_in_thread(
-    model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[Piece], None]
-) -> None:
-    with closing(model.stream(prompt, deadline)) as pieces:
-        for piece in pieces:
-            put(piece)
-            if deadline.passed:
-                break
+        await services.io.blocking(read_in_thread)

@@ -1,9 +1,8 @@
 """Run calls in daemon threads, and limit how many threads one middleware uses.
 
 A running thread cannot be stopped: at the deadline the caller only stops waiting for it. The
-threads are daemons, so that a call that hangs does not keep the process from ending. As a test, a
-process started a call that sleeps for 8 s and then ended: with `ThreadPoolExecutor` after 8.1 s,
-with `anyio.to_thread` after 8.3 s, and with these threads at once.
+threads are daemons, so that a call that hangs does not keep the process from ending, as the threads
+of `ThreadPoolExecutor` and of `anyio.to_thread` do.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.forking import register_fork_reset
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 T = TypeVar("T")
 Tasks = queue.SimpleQueue[Callable[[], None]]
@@ -39,8 +39,8 @@ class Bulkhead:
     """A pool of at most *limit* daemon threads. An idle thread ends after 10 seconds.
 
     If no thread is free, a call is rejected at once, because it could wait forever behind calls
-    that hang. A warning is logged at the first rejected call, and when half of the threads are free
-    again. Thread-safe; a forked process begins without threads. Source: Nygard, Release It!, 2007.
+    that hang. Rejected calls are logged once a minute. Thread-safe; a forked process begins without
+    threads. Source: Nygard, Release It!, 2007.
 
     Attributes:
         limit: The maximum number of threads in use. With `sys.maxsize`, no call is ever rejected.
@@ -53,6 +53,7 @@ class Bulkhead:
         self.limit = limit
         self.refused = 0
         self.given_up = 0
+        self._sampler = LogSampler()
         self.reset_state()
         register_fork_reset(self)
 
@@ -60,7 +61,6 @@ class Bulkhead:
         """Forget all threads after a fork, because they belong to the parent process."""
         self._lock = threading.Lock()
         self.in_use = 0
-        self._is_full = False
         # One queue per idle thread, which waits there for its next task.
         self._idle: list[Tasks] = []
 
@@ -74,41 +74,33 @@ class Bulkhead:
                 tasks = self._idle.pop()
         if not has_room:
             raise self._record_refusal()
-        try:
-            if tasks is None or sys.is_finalizing():
-                tasks = self._start_thread()
-        except RuntimeError:
-            is_ending = sys.is_finalizing() or not threading.main_thread().is_alive()
-            if self.limit < sys.maxsize and not is_ending:
-                # The task is not performed here, because this may be the thread of an event loop.
-                self._release_thread()
-                raise self._record_refusal() from None
+        if tasks is None or sys.is_finalizing():
+            tasks = queue.SimpleQueue()
+            thread = threading.Thread(
+                target=self._perform_tasks, args=(tasks,), name="qtmiddleware", daemon=True
+            )
             try:
+                # While the interpreter ends, a thread may start but never run.
+                if sys.is_finalizing():
+                    raise RuntimeError
+                thread.start()
+            except RuntimeError:
+                with self._lock:
+                    self.in_use -= 1
+                is_ending = sys.is_finalizing() or not threading.main_thread().is_alive()
+                if self.limit < sys.maxsize and not is_ending:
+                    # Not performed here, because this may be the thread of an event loop.
+                    raise self._record_refusal() from None
                 task()
-            finally:
-                self._release_thread()
-        else:
-            # Not an argument of the thread, which keeps its arguments as long as it lives.
-            tasks.put(task)
+                return
+        # Not an argument of the thread, which keeps its arguments as long as it lives.
+        tasks.put(task)
 
     def record_abandoned_calls(self, call_count: int) -> None:
         """Count calls that are still running although no caller waits for them any more."""
         if call_count:
             with self._lock:
                 self.given_up += call_count
-
-    def _start_thread(self) -> Tasks:
-        """Start a thread, and return the queue of its tasks; raise `RuntimeError` if none starts.
-
-        While the interpreter ends, a thread may start but never run.
-        """
-        if sys.is_finalizing():
-            raise RuntimeError("the interpreter is ending")
-        tasks: Tasks = queue.SimpleQueue()
-        threading.Thread(
-            target=self._perform_tasks, args=(tasks,), name="qtmiddleware", daemon=True
-        ).start()
-        return tasks
 
     def _perform_tasks(self, tasks: Tasks) -> None:
         while True:
@@ -125,41 +117,22 @@ class Bulkhead:
             with suppress(BaseException):
                 task()
             del task  # An idle thread keeps nothing alive.
-            self._release_thread(tasks)
+            with self._lock:
+                self.in_use -= 1
+                self._idle.append(tasks)
 
     def _record_refusal(self) -> ModelError:
         with self._lock:
             self.refused += 1
-            begins, self._is_full = not self._is_full, True
-            in_use = self.in_use
-        if begins:
-            logger.warning(
-                "all threads of a middleware are busy (%d in use, the limit is %d): "
-                "only original searches run until a thread is free",
-                in_use,
-                self.limit,
-                event="threads_taken",
-                in_use=in_use,
-                limit=self.limit,
-            )
-        return Overloaded("overloaded", f"all {self.limit} threads of the middleware are busy")
-
-    def _release_thread(self, tasks: Tasks | None = None) -> None:
-        """Count one thread less in use. It is idle if it waits for *tasks*."""
-        with self._lock:
-            self.in_use -= 1
-            if tasks is not None:
-                self._idle.append(tasks)
-            ends = self._is_full and self.in_use <= self.limit // 2
-            if ends:
-                self._is_full = False
-        if ends:
-            logger.warning(
-                "threads of the middleware are free again; %d calls have been skipped so far",
-                self.refused,
-                event="threads_free",
-                refused=self.refused,
-            )
+        busy = f"all {self.limit} threads of the middleware are busy"
+        self._sampler.log(
+            logger,
+            "threads taken",
+            [busy],
+            message="only original searches run until a thread is free",
+            limit=self.limit,
+        )
+        return Overloaded("overloaded", busy)
 
 
 UNLIMITED: Final = Bulkhead(sys.maxsize)
@@ -178,40 +151,30 @@ async def run_in_thread(call: Callable[[], T]) -> T:
         ModelError: ``overloaded`` if no thread is free.
         BaseException: The exception that *call* raises.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    bulkhead, context, is_running = current_bulkhead.get(), copy_context(), False
-
-    def run_call() -> None:
-        nonlocal is_running
-        if future.done():  # Nobody waits for the result any more.
-            return
-        is_running = True
-        settle: Callable[[], None]
-        try:
-            settle = partial(future.set_result, context.run(call))
-        except StopIteration as error:
-            # A future does not accept a StopIteration, and neither does a coroutine.
-            failure = RuntimeError("the function raised StopIteration")
-            failure.__cause__ = error
-            settle = partial(future.set_exception, failure)
-            del failure
-        except BaseException as error:
-            settle = partial(future.set_exception, error)
-        is_running = False
-        # If the loop was closed in the meantime, nobody waits any more.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle, future, settle)
-        del settle  # Breaks a reference cycle: the error's traceback refers to this frame.
-
-    bulkhead.start(run_call)
+    bulkhead, future = current_bulkhead.get(), Future[tuple[Any, BaseException | None]]()
+    bulkhead.start(partial(copy_context().run, _settle, future, call))
     try:
-        return await future
+        result, error = await asyncio.wrap_future(future)
     finally:
         # If the caller was cancelled, the call runs on in its thread.
-        bulkhead.record_abandoned_calls(is_running)
+        bulkhead.record_abandoned_calls(future.running())
+    try:
+        if error is not None:
+            raise error
+    finally:
+        # Breaks a reference cycle: the error's traceback refers to this frame.
+        del error, future
+    return result  # type: ignore[no-any-return]
 
 
-def _settle(future: asyncio.Future[Any], settle: Callable[[], None]) -> None:
-    if not future.done():
-        settle()
+def _settle(future: Future[tuple[Any, BaseException | None]], call: Callable[[], Any]) -> None:
+    """Make *call* for *future*, unless nobody waits for the result any more."""
+    if future.set_running_or_notify_cancel():
+        try:
+            result = call(), None
+        except BaseException as error:
+            # As a result, because a future replaces some errors by others.
+            future.set_result((None, error))
+        else:
+            future.set_result(result)
+        del future

@@ -30,6 +30,7 @@ from qtmiddleware.retrieval.running_call import is_nested_call
 from qtmiddleware.runtime.io import Threads, drive, gather_results, make_async_io
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.runtime.services import arun, run
+from qtmiddleware.runtime.threads import UNLIMITED
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
@@ -184,7 +185,8 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         """
         self._refuse_if_async("aretrieve_many")
         engine = self.middleware.engine
-        io = Threads(engine.bulkhead)
+        # The threads of the middleware may all be busy, and a plain call would need none of them.
+        io = Threads(UNLIMITED)
         calls = self._make_calls(self.retrieve, args, kwargs)
         works = [partial(io.blocking, call) for call in calls]
         return drive(gather_results(io, works, engine.settings.limits.max_concurrency))

@@ -34,9 +34,8 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
     - An ``openai`` client, or a pair of a sync and an async client.
     - A chat model or a function, called as `CallableModel` describes.
 
-    A client calls the model that the setting ``transformationModel`` names.
-
-    Raises `ConfigError` for any other object.
+    A client calls the model that the setting ``transformationModel`` names. Raises `ConfigError`
+    for any other object.
     """
     from qtmiddleware.providers.llms import callable as callables
     from qtmiddleware.providers.llms.openai import OpenAIModel
@@ -59,20 +58,12 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
 
 
 def make_shared_clients(client_or_model: Any, settings: Settings) -> Clients | None:
-    """Return `Clients` that several models can share, for the ``openai`` client *client_or_model*.
-
-    If *client_or_model* is ``None``, the clients are made on first use. Returns ``None`` for any
-    other object.
-    """
+    """Return `Clients` that several models can share; ``None`` for other objects than clients."""
     if client_or_model is None or is_client(client_or_model):
         return Clients(client_or_model, settings.llm.base_url)
     return None
 
 
 def has_language_model(settings: Settings) -> bool:
-    """Return whether a language model is configured: there is an API key or a service's address.
-
-    The key is read from the environment, and the address from *settings* or the environment. An
-    address is enough, because a user's own server may need no key.
-    """
+    """Return whether there is an API key or a service's address, which may need no key."""
     return bool(find_address(settings.llm.base_url) or read_api_key())

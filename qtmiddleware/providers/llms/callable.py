@@ -49,29 +49,24 @@ class CallableModel:
 
     can_async = True
 
-    def __init__(
-        self,
-        fn: Any,
-        model: str = "",
-        options: LlmSettings | None = None,
-    ) -> None:
+    def __init__(self, fn: Any, model: str = "", options: LlmSettings | None = None) -> None:
         self._fn = fn
         self._label = find_function_name(fn)
         self._options = options or LlmSettings()
-        self._call_sync: Call | None
-        self._call_async: Call
         # The model's name is part of every cache key.
         name: Any = getattr(fn, "model_name", None) or getattr(fn, "model", None)
+        self._call: Call | None
+        self._acall: Call
         if (methods := _find_chat_methods(fn)) is not None:
-            self._call_sync, self._call_async = methods
+            self._call, self._acall = methods
         else:
             call, takes_model = _bind_prompt(fn, model)
-            self._call_sync, self._call_async = None, call
             name = model if takes_model else getattr(fn, "keywords", {}).get("model")
+            self._call, self._acall = None, call
             if not is_async(fn):
                 # It may return an awaitable, which must be awaited in the caller's loop.
-                self._call_sync = call
-                self._call_async = lambda prompt: run_in_thread(partial(call, prompt))
+                self._call = call
+                self._acall = lambda prompt: run_in_thread(partial(call, prompt))
         self.name: str = name if isinstance(name, str) and name else self._label
         """The name of the called model; the function's name if the model's name is unknown."""
 
@@ -80,25 +75,22 @@ class CallableModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        if self._call_sync is None:
+        if self._call is None:
             return run_in_background_loop(self.acomplete(prompt, deadline))
         require_seconds_left(deadline)
         try:
-            answer = self._call_sync(prompt)
+            answer = self._call(prompt)
         except Exception as error:
             raise convert_function_error(error, self._label, self._fn) from error
-        if not inspect.isawaitable(answer):
-            return self._read_answer(answer, prompt)
-        return run_in_background_loop(self._await_reply(lambda _: answer, prompt, deadline))
+        if inspect.isawaitable(answer):
+            return run_in_background_loop(self._await(lambda _: answer, prompt, deadline))
+        return self._read_answer(answer, prompt)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* without blocking the event loop.
+        """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
+        return await self._await(self._acall, prompt, deadline)
 
-        Raises `ModelError` on failure.
-        """
-        return await self._await_reply(self._call_async, prompt, deadline)
-
-    async def _await_reply(self, call: Call, prompt: Prompt, deadline: Deadline) -> Reply:
+    async def _await(self, call: Call, prompt: Prompt, deadline: Deadline) -> Reply:
         seconds = require_seconds_left(deadline)
         try:
             async with asyncio.timeout(None if seconds == NEVER else seconds) as scope:
@@ -121,6 +113,12 @@ class CallableModel:
         return replace(reply, cost_usd=usd)
 
 
+def accepts(candidate: Any) -> bool:
+    """Return whether *candidate* is a chat model or a function."""
+    is_model = callable(candidate) or _find_chat_methods(candidate) is not None
+    return is_model and not isinstance(candidate, type)
+
+
 def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
     return [
         {"role": "system", "content": prompt.system},
@@ -136,14 +134,12 @@ def _make_chat_messages(prompt: Prompt) -> list[Any]:
 def _find_chat_methods(fn: Any) -> tuple[Call, Call] | None:
     """Return how to call a chat model or chain and to await it; ``None`` if *fn* is neither."""
     if hasattr(fn, "invoke") and hasattr(fn, "ainvoke"):
-        return (
-            lambda it: fn.invoke(_make_messages(it)),
-            lambda it: fn.ainvoke(_make_messages(it)),
-        )
-    if hasattr(fn, "chat") and hasattr(fn, "achat") and hasattr(fn, "metadata"):
-        make = _make_chat_messages
-        return lambda it: fn.chat(make(it)), lambda it: fn.achat(make(it))
-    return None
+        make, call, acall = _make_messages, fn.invoke, fn.ainvoke
+    elif hasattr(fn, "chat") and hasattr(fn, "achat") and hasattr(fn, "metadata"):
+        make, call, acall = _make_chat_messages, fn.chat, fn.achat
+    else:
+        return None
+    return lambda prompt: call(make(prompt)), lambda prompt: acall(make(prompt))
 
 
 def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
@@ -156,10 +152,9 @@ def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     needed = parameters.pop("model", None)
     takes_model = bool(model) and needed is not None and needed.default is needed.empty
     fixed = {"model": model} if takes_model else {}
-    named = (parameters[name] for name in ("messages", "prompt") if name in parameters)
-    chosen = next(named, next(iter(parameters.values()), None))
-    if chosen is None:
-        return lambda prompt: fn(_make_messages(prompt), **fixed), takes_model
+    named = (parameters[name] for name in ("messages", "prompt", *parameters) if name in parameters)
+    # Without a parameter, the call raises the error that says so.
+    chosen = next(named, inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY))
     takes_text = chosen.name == "prompt" or chosen.annotation in (str, "str")
     keyword = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
 
@@ -170,9 +165,3 @@ def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
         return fn(**{keyword: content}, **fixed)
 
     return call, takes_model
-
-
-def accepts(candidate: Any) -> bool:
-    """Return whether *candidate* is a chat model or a function."""
-    is_model = callable(candidate) or _find_chat_methods(candidate) is not None
-    return is_model and not isinstance(candidate, type)

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import contextmanager
 from math import ceil
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause
+from qtmiddleware.errors import (
+    REASONS,
+    ConfigError,
+    ModelError,
+    is_raised_by_package,
+    limit_pause,
+)
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
-from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Attempt, Breaker
+from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Breaker
+from qtmiddleware.runtime.io import on_abandon
 from qtmiddleware.runtime.reply_relevance import ReplyRelevance
-from qtmiddleware.runtime.threads import Overloaded
 from qtmiddleware.types import Deadline
 
 T = TypeVar("T")
 
 # Errors that prove that the service works, although this question got no answer.
 _REASONS_OF_ANSWERS: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
-# A caller that cancels at its deadline may be this many seconds early.
-_EARLY_SECONDS: Final = 0.005
-
-
-class _NoReply(ModelError):
-    """A model returned something other than a `Reply`. The message names only the value's type."""
+# Errors that say nothing about the service.
+_REASONS_OF_CALLERS: Final = frozenset({"cancelled", "failed", "overloaded"})
 
 
 def is_builtin_model(model: object) -> bool:
@@ -42,8 +43,7 @@ def is_builtin_model(model: object) -> bool:
 class GovernedModel:
     """Calls *inner*, unless the circuit breaker is open or the budget is used up.
 
-    If the breaker is open, a call raises `ModelError` at once, with the reason ``circuit_open``. If
-    the budget is used up, the reason is ``over_budget``.
+    A call that is not made raises `ModelError` ``circuit_open`` or ``over_budget``.
 
     The breaker counts each call as one of:
 
@@ -85,10 +85,8 @@ class GovernedModel:
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.
         self._min_seconds = settings.limits.model_seconds / 2
-        prices = getattr(inner, "prices", None)
-        self.prices = prices or Prices(
-            inner.name, settings.llm.input_price, settings.llm.output_price
-        )
+        prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
+        self.prices: Prices = getattr(inner, "prices", None) or prices
         if self._budget.max_usd is not None and self.prices.compute_cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}, which is not known. Set"
@@ -98,11 +96,13 @@ class GovernedModel:
                 value=self._budget.max_usd,
             )
 
-    def find_blocking_error(self) -> ModelError | None:
-        """Return the error that a call would raise now, or ``None`` if calls are allowed.
+    def __repr__(self) -> str:
+        return repr(self.inner)
 
-        The reason of the error is ``circuit_open`` or ``over_budget``. This method does not call
-        the model.
+    def find_blocking_error(self) -> ModelError | None:
+        """Return the error ``circuit_open`` or ``over_budget`` that a call would raise now.
+
+        Returns ``None`` if calls are allowed. Does not call the model.
         """
         rest = self.breaker.wait_seconds
         status = "being tested with one call"
@@ -116,15 +116,12 @@ class GovernedModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         with self._govern_call(prompt, deadline) as record:
-            return self._require_reply(record(self.inner.complete(prompt, deadline)))
+            return record(self._require_reply(self.inner.complete(prompt, deadline)))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* without blocking the event loop.
-
-        Raises `ModelError` on failure.
-        """
+        """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
         with self._govern_call(prompt, deadline) as record:
-            return self._require_reply(record(await self.inner.acomplete(prompt, deadline)))
+            return record(self._require_reply(await self.inner.acomplete(prompt, deadline)))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
         """Yield the pieces of the reply to *prompt*, then the whole `Reply`.
@@ -135,41 +132,37 @@ class GovernedModel:
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
-        with self._govern_call(prompt, deadline) as record, ExitStack() as stack:
+        with self._govern_call(prompt, deadline) as record:
             pieces = inner.stream(prompt, deadline)
-            # If the caller stops early, closing the stream ends the connection at once.
-            if hasattr(pieces, "close"):
-                stack.callback(pieces.close)
-            for piece in pieces:
-                yield record(piece)
+            try:
+                for piece in pieces:
+                    yield record(piece)
+            finally:
+                # If the caller stops early, this ends the connection at once.
+                if hasattr(pieces, "close"):
+                    pieces.close()
 
     async def astream(
         self, prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[str | Reply, None]:
-        """Yield the pieces of the reply to *prompt*, then the whole `Reply`.
-
-        The event loop is not blocked. A model that cannot stream yields only the `Reply`. Raises
-        `ModelError` on failure.
-        """
+        """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
         inner: Any = self.inner
         if not hasattr(inner, "astream"):
             yield await self.acomplete(prompt, deadline)
             return
         with self._govern_call(prompt, deadline) as record:
-            async with AsyncExitStack() as stack:
-                pieces = inner.astream(prompt, deadline)
-                if hasattr(pieces, "aclose"):
-                    stack.push_async_callback(pieces.aclose)
+            pieces = inner.astream(prompt, deadline)
+            try:
                 async for piece in pieces:
                     yield record(piece)
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
+            finally:
+                if hasattr(pieces, "aclose"):
+                    await pieces.aclose()
 
     def _require_reply(self, reply: object) -> Reply:
         if not isinstance(reply, Reply):
             message = f"{self.name} must return a Reply, not {type(reply).__name__}"
-            raise _NoReply("unparsable", message)
+            raise ModelError("unparsable", message)
         return reply
 
     @contextmanager
@@ -183,10 +176,9 @@ class GovernedModel:
         """
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
-        seconds = require_seconds_left(deadline)
-        # The time is copied, because the deadline may be cancelled, which changes it.
-        end = deadline.at
-        attempt = self.breaker.begin_attempt(end, has_enough_time=seconds >= self._min_seconds)
+        has_enough_time = require_seconds_left(deadline) >= self._min_seconds
+        late = has_enough_time or None
+        attempt = self.breaker.begin_attempt()
         if attempt is None:
             raise self.find_blocking_error() or ModelError(
                 "circuit_open", "the test call just ended"
@@ -197,6 +189,8 @@ class GovernedModel:
             # A half-open breaker allows only one attempt at a time, so this one must end.
             attempt.end(has_failed=None)
             raise
+        # A call that hangs in a thread reports nothing itself.
+        on_abandon(lambda ending: attempt.end(has_failed=late if ending == "late" else None))
         has_output = False
 
         def record(piece: T) -> T:
@@ -210,27 +204,35 @@ class GovernedModel:
 
         try:
             yield record
-        except Overloaded:
-            attempt.end(has_failed=None)
-            raise
         except Exception as error:
-            # Another model's message may quote the prompt, so it is replaced.
-            is_safe = is_builtin_model(self.inner) or isinstance(error, _NoReply)
-            if is_safe and isinstance(error, ModelError) and error.reason in REASONS:
-                failure = error
-            else:
-                failure = convert_function_error(error, self.name, self.inner)
+            failure = self._convert_error(error)
             # The request cost nothing, so the reserved amount is released.
             if failure.is_free and not has_output:
                 reservation.record_actual_cost(0, 0.0)
-            _report_failure(attempt, failure, end)
+            has_failed: bool | None = failure.reason not in _REASONS_OF_ANSWERS
+            if failure.reason in _REASONS_OF_CALLERS:
+                has_failed = None
+            elif failure.reason == "timeout":
+                has_failed = late
+            pause = limit_pause(failure.retry_after) if has_failed else None
+            attempt.end(has_failed=has_failed, pause_seconds=pause)
             if failure is error:
                 raise
             raise failure from error
         except BaseException:
-            _report_failure(attempt, ModelError("cancelled"), end)
+            attempt.end(has_failed=None)
             raise
         attempt.end(has_failed=False)
+
+    def _convert_error(self, error: Exception) -> ModelError:
+        # The message of a user's own model may quote the prompt, so it is replaced.
+        if (
+            isinstance(error, ModelError)
+            and error.reason in REASONS
+            and is_raised_by_package(error)
+        ):
+            return error
+        return convert_function_error(error, self.name, self.inner)
 
     def _reserve_cost(self, prompt: Prompt) -> Reservation:
         # A token is about four characters of English, or one of Chinese, which takes three bytes.
@@ -246,21 +248,5 @@ class GovernedModel:
             usd = self.prices.compute_cost(reply.input_tokens, reply.output_tokens)
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
-            tokens = reservation.tokens
-            usd = reservation.usd
+            tokens, usd = reservation.tokens, reservation.usd
         reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
-
-
-def _report_failure(attempt: Attempt, error: ModelError, end: float) -> None:
-    """Report to the breaker how a call failed whose deadline is at *end*."""
-    # A caller that gives up at its deadline has seen a timeout.
-    is_late = error.reason == "cancelled" and monotonic() >= end - _EARLY_SECONDS
-    has_failed: bool | None = True
-    if error.reason == "timeout" or is_late:
-        has_failed = attempt.late
-    elif error.reason in ("cancelled", "failed", "overloaded"):
-        has_failed = None
-    elif error.reason in _REASONS_OF_ANSWERS:
-        has_failed = False
-    pause = limit_pause(error.retry_after) if has_failed else None
-    attempt.end(has_failed=has_failed, pause_seconds=pause)

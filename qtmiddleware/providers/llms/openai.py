@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
@@ -17,37 +19,32 @@ from qtmiddleware.providers.errors import convert_client_error, require_seconds_
 from qtmiddleware.providers.llms import replies
 from qtmiddleware.providers.llms.ladder import LEARNED, LONGEST_WAIT, Attempts, build_request
 from qtmiddleware.providers.llms.prices import Prices, find_prices
-from qtmiddleware.providers.openai_client import Clients, read_host
+from qtmiddleware.providers.openai_client import Clients, is_async_client, read_host
 from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.runtime.io import drive
 from qtmiddleware.types import Deadline
 
-T = TypeVar("T")
+Piece = str | Reply
 
 
 class OpenAIModel:
     """Calls a language model through the ``openai`` client.
 
-    **Fallbacks.** With *structured_output* ``auto``, the first request asks for a JSON schema. If
-    the service rejects the schema, the next request asks for ``json_object``, and then for plain
-    text. A rejected ``temperature``, ``reasoning_effort``, token limit or stream option is lowered
-    or omitted in the same way. The process remembers per address and model what was rejected.
-
-    **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort
-    that they accept. If the model reasons, 10,000 tokens are added to the limit, and no temperature
-    is sent.
-
-    **Time.** Every request times out at the deadline, or at the client's own timeout if that is
-    earlier. A client's ``max_retries`` is respected, but no retry begins after the deadline, and a
-    service that asks for a longer pause is reported at once. Clients made here do not retry. A
-    blocking call may exceed the deadline if the service sends its answer very slowly.
-
-    **Clients.** If the user gave only an async client, `complete` and `stream` run in the
-    background loop.
-
-    **Streams.** A service may keep the stream open after the text, to send the token counts. So a
-    `Reply` without cost is yielded as soon as the text is complete, and the whole `Reply` at the
-    end of the stream. Closing the generator closes the connection.
+    - With *structured_output* ``auto``, the first request asks for a JSON schema. If the service
+      rejects the schema, the next request asks for ``json_object``, and then for plain text. A
+      rejected ``temperature``, ``reasoning_effort``, token limit or stream option is lowered or
+      omitted in the same way. The process remembers per address and model what was rejected.
+    - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort that they
+      accept. If the model reasons, 10,000 tokens are added to the limit, and no temperature is
+      sent.
+    - Every request times out at the deadline, or at the client's own timeout if that is earlier. A
+      client's ``max_retries`` is respected, but no retry begins after the deadline, and a service
+      that asks for a longer pause is reported at once. Clients made here do not retry. A blocking
+      call may exceed the deadline if the service sends its answer very slowly.
+    - If the user gave only an async client, blocking calls run in the background loop.
+    - A stream yields a `Reply` without cost as soon as the text is complete, and the whole `Reply`
+      at the end, because a service may keep the stream open to send the token counts.
 
     Args:
         model: The name of a chat model, such as ``gpt-4o-mini``.
@@ -87,69 +84,63 @@ class OpenAIModel:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if not self._clients.has_sync_client:
             return run_in_background_loop(self.acomplete(prompt, deadline))
-        attempts = self._begin(self._clients.get_sync_client(), prompt, deadline)
-        return self._finish(replies.read_completion(_send(attempts)), attempts)
+        return drive(self._complete(self._clients.get_sync_client(), prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* without blocking the event loop.
+        """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
+        return await self._complete(await self._clients.get_async_client(), prompt, deadline)
 
-        Raises `ModelError` on failure.
-        """
-        attempts = self._begin(await self._clients.get_async_client(), prompt, deadline)
-        return self._finish(replies.read_completion(await _asend(attempts)), attempts)
-
-    def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
         """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
 
-        Raises `ModelError` on failure.
+        Closing the generator closes the connection. Raises `ModelError` on failure.
         """
-        if not self._clients.has_sync_client:
-            yield from _iterate_in_background_loop(self.astream(prompt, deadline))
-            return
-        attempts = self._begin(self._clients.get_sync_client(), prompt, deadline, streams=True)
-        reader = _StreamReader(partial(self._finish, attempts=attempts))
-        answer = _send(attempts)
+        wait: Callable[[Any], Any] = drive
+        if self._clients.has_sync_client:
+            pieces = self._stream(self._clients.get_sync_client(), prompt, deadline)
+        else:
+            pieces, wait = self.astream(prompt, deadline), run_in_background_loop
         try:
-            for chunk in (answer,) if _is_whole(answer) else answer:
-                yield from reader.read(chunk)
-                require_seconds_left(deadline)
-        except Exception as error:
-            # If the text had ended before the error, at most the cost is missing.
-            if not reader.end:
-                raise convert_client_error(error, attempts.service) from None
+            while (piece := wait(anext(pieces, None))) is not None:
+                yield piece
         finally:
-            if hasattr(answer, "close"):
-                answer.close()
-        yield reader.make_reply()
+            wait(pieces.aclose())
 
-    async def astream(
-        self, prompt: Prompt, deadline: Deadline
-    ) -> AsyncGenerator[str | Reply, None]:
-        """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
-
-        The event loop is not blocked. Raises `ModelError` on failure.
-        """
+    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
+        """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
         client = await self._clients.get_async_client()
+        async with aclosing(self._stream(client, prompt, deadline)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    # Over a blocking client, nothing that the next methods await ever suspends.
+
+    async def _complete(self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline) -> Reply:
+        attempts = self._begin(client, prompt, deadline)
+        return self._finish(replies.read_completion(await _send(attempts)), attempts)
+
+    async def _stream(
+        self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline
+    ) -> AsyncGenerator[Piece, None]:
         attempts = self._begin(client, prompt, deadline, streams=True)
-        reader = _StreamReader(partial(self._finish, attempts=attempts))
-        answer = await _asend(attempts)
-        chunks = _yield_once(answer) if _is_whole(answer) else aiter(answer)
+        reader = _StreamReader()
+        answer = await _send(attempts)
         try:
-            while True:
-                async with asyncio.timeout(min(require_seconds_left(deadline), LONGEST_WAIT)):
-                    chunk = await anext(chunks, None)
-                if chunk is None:
-                    break
-                for piece in reader.read(chunk):
-                    yield piece
+            async with aclosing(_read_chunks(answer, deadline)) as chunks:
+                async for chunk in chunks:
+                    had_end = bool(reader.end)
+                    if text := reader.read(chunk):
+                        yield text
+                    if reader.end and not had_end and reader.text.strip():
+                        yield self._finish(reader.make_reply(), attempts)
         except Exception as error:
             # If the text had ended before the error, at most the cost is missing.
             if not reader.end:
                 raise convert_client_error(error, attempts.service) from None
         finally:
-            if hasattr(answer, "close"):
-                await answer.close()
-        yield reader.make_reply()
+            if hasattr(answer, "close") and inspect.isawaitable(closing := answer.close()):
+                await closing
+        yield self._finish(reader.make_reply(), attempts)
 
     def _begin(
         self,
@@ -188,10 +179,7 @@ class OpenAIModel:
             self._clients.get_sync_client()
 
     def close(self) -> None:
-        """Close the clients made here. The user's clients stay open.
-
-        The model stays usable: its next call makes new clients.
-        """
+        """Close the clients made here. The next call makes new clients."""
         self._clients.close()
 
     async def aclose(self) -> None:
@@ -199,54 +187,59 @@ class OpenAIModel:
         await self._clients.aclose()
 
 
-def _send(attempts: Attempts) -> Any:
+async def _send(attempts: Attempts) -> Any:
     """Send requests until the service accepts one, and return its answer."""
     while True:
         try:
-            return attempts.client.chat.completions.create(**attempts.build_next())
-        except Exception as error:
-            pause = attempts.choose_pause(error)
-        time.sleep(pause)
-
-
-async def _asend(attempts: Attempts) -> Any:
-    while True:
-        try:
-            request = attempts.build_next()
+            answer = attempts.client.chat.completions.create(**attempts.build_next())
+            if not inspect.isawaitable(answer):
+                return answer
             async with asyncio.timeout(attempts.seconds):
-                return await attempts.client.chat.completions.create(**request)
+                return await answer
         except Exception as error:
             pause = attempts.choose_pause(error)
-        await asyncio.sleep(pause)
+        if is_async_client(attempts.client):
+            await asyncio.sleep(pause)
+        else:
+            time.sleep(pause)
 
 
-def _iterate_in_background_loop(pieces: AsyncGenerator[T]) -> Generator[T, None, None]:
-    try:
-        while (piece := run_in_background_loop(anext(pieces, None))) is not None:
-            yield piece
-    finally:
-        run_in_background_loop(pieces.aclose())
+async def _read_chunks(answer: Any, deadline: Deadline) -> AsyncGenerator[Any, None]:
+    """Yield the chunks of *answer*; the *answer* itself if it is a whole completion."""
+    if hasattr(answer, "choices") or isinstance(answer, str | Mapping):
+        yield answer
+    elif hasattr(answer, "__aiter__"):
+        chunks: AsyncIterator[Any] = aiter(answer)
+        while True:
+            async with asyncio.timeout(min(require_seconds_left(deadline), LONGEST_WAIT)):
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+    else:
+        for chunk in answer:
+            yield chunk
+            require_seconds_left(deadline)
 
 
 class _StreamReader:
     """Builds one reply from the chunks of a stream.
 
     Attributes:
+        text: The text so far.
         end: Why the model stopped; ``""`` until the text is complete. The token counts may still be
             missing.
     """
 
-    def __init__(self, finish: Callable[[Reply], Reply]) -> None:
-        self._finish = finish
-        self.end = ""
-        self._texts: list[str] = []
+    def __init__(self) -> None:
+        self.text = self.end = ""
         self._fields: dict[str, Any] = {}
         self._has_begun = False
 
-    def read(self, chunk: Any) -> Iterator[str | Reply]:
-        """Yield the text in *chunk*, and, when the text is complete, the `Reply` so far.
+    def read(self, chunk: Any) -> str:
+        """Return the text in *chunk*, which may be a whole completion.
 
-        *chunk* may be a whole completion. Raises the errors of `read_completion`.
+        Raises the errors of `read_completion`.
         """
         replies.raise_if_gateway_error(chunk)
         # The counts come last, in a chunk without choices. Some services name the model only once.
@@ -257,19 +250,16 @@ class _StreamReader:
         self._has_begun |= isinstance(choices, list | tuple)
         # Only the first choice is the answer.
         if not self._has_begun or not choices or read_field(choices[0], "index"):
-            return
+            return ""
         message = read_field(choices[0], "message")
         end = read_field(choices[0], "finish_reason")
         end = end.lower() if isinstance(end, str) else "stop" if message is not None else ""
         delta = message if message is not None else read_field(choices[0], "delta")
         replies.raise_if_refused(delta, end)
-        if text := replace_surrogates(replies.join_texts(read_field(delta, "content")) or ""):
-            self._texts.append(text)
-            yield text
-        if end and not self.end:
-            self.end = end
-            if "".join(self._texts).strip():
-                yield self.make_reply()
+        text = replace_surrogates(replies.join_texts(read_field(delta, "content")) or "")
+        self.text += text
+        self.end = self.end or end
+        return text
 
     def make_reply(self) -> Reply:
         """Return the reply; raise `ModelError` if there is no text or the stream was cut off."""
@@ -279,14 +269,4 @@ class _StreamReader:
             )
         if not self.end:
             raise ModelError("unavailable", "the model's answer was cut off")
-        text = "".join(self._texts)
-        return self._finish(replies.make_reply(text, self._fields, finish_reason=self.end))
-
-
-async def _yield_once(answer: Any) -> AsyncGenerator[Any]:
-    yield answer
-
-
-def _is_whole(answer: Any) -> bool:
-    """Return whether *answer* is a whole completion rather than a stream."""
-    return hasattr(answer, "choices") or isinstance(answer, str | Mapping)
+        return replies.make_reply(self.text, self._fields, finish_reason=self.end)

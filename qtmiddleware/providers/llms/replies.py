@@ -60,6 +60,32 @@ def read_completion(completion: Any) -> Reply:
     return make_reply(text, completion, message, read_field(choice, "finish_reason"))
 
 
+def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
+    """Return the reply in the *answer* that the user's function *fn_name* gave to *prompt*.
+
+    *answer* is one of the types that `ACCEPTED` lists. Raises the errors of `read_completion`.
+    """
+    if isinstance(answer, str):
+        return make_reply(answer, None)
+    if isinstance(read_field(answer, "choices"), list | tuple):
+        return read_completion(answer)
+    raise_if_gateway_error(answer)
+    # The fields themselves, as structured output: a dict or a pydantic model.
+    values = {field.name: read_field(answer, field.name) for field in prompt.fields}
+    if fields := {name: value for name, value in values.items() if value is not None}:
+        return make_reply(json.dumps(fields, ensure_ascii=False, default=str), None)
+    # LlamaIndex and Ollama have the text in a message, and LangChain the end in its metadata.
+    for message in (answer, read_field(answer, "message")):
+        for name in _TEXT_NAMES:
+            if (text := join_texts(read_field(message, name))) is not None:
+                holders = (answer, read_field(answer, "response_metadata"))
+                ends = [read_field(holder, name) for holder in holders for name in _END_NAMES]
+                end = next((end for end in ends if isinstance(end, str)), None)
+                return make_reply(text, answer, message, end)
+    kind = "a dict with none of these" if isinstance(answer, Mapping) else type(answer).__name__
+    raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
+
+
 def make_reply(
     text: str | None, completion: Any, message: Any = None, finish_reason: Any = None
 ) -> Reply:
@@ -77,15 +103,14 @@ def make_reply(
     if len(text) > MOST_CHARS:
         raise ModelError("too_long", f"the model's answer is longer than {MOST_CHARS:,} characters")
     is_cut = end in _CUT_OFF
-    is_empty = not text.strip()
-    if is_empty and is_cut:
+    if not text.strip():
+        if not is_cut:
+            raise ModelError("empty", "the model's answer is empty")
         raise ModelError(
             "truncated",
             "the token limit was reached before the answer began; raise llm.maxTokens (for"
             " answers, answer.maxTokens)",
         )
-    if is_empty:
-        raise ModelError("empty", "the model's answer is empty")
     # LangChain and LlamaIndex keep what the service sent in a field; their own id is another one.
     raw = read_field(completion, "raw")
     metadata = read_field(completion, "response_metadata")
@@ -105,43 +130,6 @@ def make_reply(
     )
 
 
-def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
-    """Return the reply in the *answer* of a user's function.
-
-    Args:
-        answer: The function's result, one of the types that `ACCEPTED` lists.
-        prompt: The prompt that the function answered.
-        fn_name: The function's name in error messages.
-
-    Raises:
-        ModelError: The answer has an unknown type, or one of the errors of `read_completion`.
-    """
-    if isinstance(answer, str):
-        return make_reply(answer, None)
-    if isinstance(read_field(answer, "choices"), list | tuple):
-        return read_completion(answer)
-    raise_if_gateway_error(answer)
-    # The fields themselves, as structured output: a dict or a pydantic model.
-    values = {field.name: read_field(answer, field.name) for field in prompt.fields}
-    if fields := {name: value for name, value in values.items() if value is not None}:
-        return make_reply(json.dumps(fields, ensure_ascii=False, default=str), None)
-    # LlamaIndex and Ollama have the text in a message.
-    for message in (answer, read_field(answer, "message")):
-        texts = (join_texts(read_field(message, name)) for name in _TEXT_NAMES)
-        text = next((text for text in texts if text is not None), None)
-        if text is not None:
-            return make_reply(text, answer, message, _find_end(answer))
-    kind = "a dict with none of these" if isinstance(answer, Mapping) else type(answer).__name__
-    raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
-
-
-def _find_end(answer: Any) -> str | None:
-    """Return the reason for the end of *answer*, from its fields or LangChain's metadata."""
-    holders = (answer, read_field(answer, "response_metadata"))
-    ends = (read_field(holder, name) for holder in holders for name in _END_NAMES)
-    return next((end for end in ends if isinstance(end, str)), None)
-
-
 def raise_if_gateway_error(completion: Any) -> None:
     """Raise `ModelError` if *completion* is an error that a gateway sent with HTTP status 200."""
     error = read_field(completion, "error")
@@ -153,13 +141,9 @@ def raise_if_gateway_error(completion: Any) -> None:
 
 def raise_if_refused(message: Any, finish_reason: str) -> None:
     """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
-    refusal = read_field(message, "refusal")
-    parts = read_field(message, "content")
-    is_refused = isinstance(refusal, str) and refusal.strip() != ""
-    if isinstance(parts, list | tuple):
-        kinds = [read_field(part, "type") for part in parts]
-        is_refused = is_refused or "refusal" in kinds
-    if is_refused:
+    refusal, parts = read_field(message, "refusal"), read_field(message, "content")
+    kinds = [read_field(part, "type") for part in parts] if isinstance(parts, list | tuple) else []
+    if (isinstance(refusal, str) and refusal.strip()) or "refusal" in kinds:
         raise ModelError("refused", "the model refused to answer")
     if finish_reason in _DECLINED:
         raise ModelError("refused", "the provider's content filter withheld the answer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -56,10 +57,10 @@ class CrossEncoderReranker:
         trust_remote_code: bool = False,
         max_length: int | None = None,
     ) -> None:
-        is_name = isinstance(model, str)
-        self.name: str = model if is_name else _read_model_name(model)
+        self._model: Any = None if isinstance(model, str) else model
+        self.name: str = model if self._model is None else _read_model_name(model)
         """The model's name or folder."""
-        if is_name and model in WITH_CODE and not trust_remote_code:
+        if self._model is None and model in WITH_CODE and not trust_remote_code:
             raise ConfigError(
                 f"{model} runs its own code; to allow that, set rerank.trustRemoteCode to"
                 " true (trust_remote_code=True), or choose another model",
@@ -67,25 +68,18 @@ class CrossEncoderReranker:
                 value=False,
                 allowed="true",
             )
-        self._device = device
         self._batch_size = max(1, batch_size)
-        self._trust = trust_remote_code
-        self._max_length = max_length
+        self._options = {
+            "device": device,
+            "trust_remote_code": trust_remote_code,
+            "max_length": max_length,
+        }
         self._lock = make_lock()
-        self._model: Any = None if is_name else model
         self._failure = ""
         self._again_at = 0.0
 
     def __repr__(self) -> str:
         return f"CrossEncoderReranker({self.name!r})"
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether the next use must load the model first.
-
-        Loading takes seconds, or minutes if the model must be downloaded.
-        """
-        return self._model is None and monotonic() >= self._again_at
 
     def load(self) -> None:
         """Load the model, unless it is loaded already. Raises the same errors as `rerank`."""
@@ -113,17 +107,11 @@ class CrossEncoderReranker:
         """Return the model. The first call loads the model; meanwhile, other threads wait."""
         if self._model is None:
             # A recent failure is raised again at once, because another try may take seconds.
-            if not self.is_unread:
+            if monotonic() < self._again_at:
                 raise ModelError("unavailable", self._failure)
+            make_error = partial(ModelError, "unavailable")
             try:
-                self._model = load_model(
-                    "CrossEncoder",
-                    self.name,
-                    lambda message: ModelError("unavailable", message),
-                    device=self._device,
-                    trust_remote_code=self._trust,
-                    max_length=self._max_length,
-                )
+                self._model = load_model("CrossEncoder", self.name, make_error, **self._options)
             except ModelError as error:
                 self._failure = str(error)
                 self._again_at = monotonic() + AGAIN_SECONDS

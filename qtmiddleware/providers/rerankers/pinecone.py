@@ -15,20 +15,15 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 # https://docs.pinecone.io/guides/search/rerank-results
 _MOST_DOCUMENTS: Final = {"cohere-rerank-3.5": 200}
 _MOST_DOCUMENTS_ELSEWHERE: Final = 100
-_WITHOUT_TRUNCATE: Final = ("cohere-",)
-"""The prefixes of models that split long texts themselves and reject ``truncate``."""
 
 
 class PineconeReranker:
     """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
     Scores are from 0 to 1. If there are more texts than a request allows (100 or 200, depending on
-    the model), several requests are sent. This does not change the scores, because each text is
-    scored independently. Pinecone cuts texts that are too long. A blank text gets the score 0
-    without a request.
-
-    The client retries failed requests. ``limits.deadlineMs`` limits the total time. Exceptions of
-    the client pass through unchanged.
+    the model), several requests are sent. Pinecone cuts texts that are too long. A blank text gets
+    the score 0 without a request. The client retries failed requests. Exceptions of the client pass
+    through unchanged.
 
     Args:
         model: The model's name, with or without the prefix ``pinecone/``.
@@ -36,9 +31,10 @@ class PineconeReranker:
             the key from ``PINECONE_API_KEY``.
 
     Raises:
-        ModelError: A call failed: there is no key, or the answer does not contain one finite score
-            per text.
+        ModelError: There is no key, or the answer does not contain one finite score per text.
     """
+
+    provider = "pinecone"
 
     def __init__(self, model: str, *, client: Any = None) -> None:
         self.name = model.removeprefix(PREFIX)
@@ -49,8 +45,6 @@ class PineconeReranker:
     def __repr__(self) -> str:
         return f"PineconeReranker({self.name!r})"
 
-    provider = "pinecone"
-
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
         scores = [0.0] * len(texts)
@@ -58,18 +52,22 @@ class PineconeReranker:
         most = _MOST_DOCUMENTS.get(self.name, _MOST_DOCUMENTS_ELSEWHERE)
         for start in range(0, len(positions), most):
             batch = positions[start : start + most]
-            scores_of_batch = self._score_batch(query, [texts[position] for position in batch])
-            for position, score in scores_of_batch.items():
-                scores[batch[position]] = score
+            ranked = self._rank(query, [texts[position] for position in batch])
+            # Pinecone returns the texts in the order of their scores.
+            places = [item.index for item in ranked if type(item.index) is int]
+            if len(ranked) != len(batch) or set(places) != set(range(len(batch))):
+                message = f"Pinecone's {self.name} must return one score per text"
+                raise ModelError("unparsable", message)
+            batch_scores = check_rerank_scores([item.score for item in ranked], len(batch))
+            for place, score in zip(places, batch_scores, strict=True):
+                scores[batch[place]] = score
         return scores
 
     def close(self) -> None:
         """Close the client that this reranker made. The next use makes a new client."""
         self._own_client.close()
 
-    def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
-        """Return the score of each text for *query*, keyed by the text's position in *texts*."""
-        options = None if self.name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
+    def _rank(self, query: str, texts: list[str]) -> list[Any]:
         client = self._user_client
         if client is None:
             client = self._own_client.get(_make_client)
@@ -79,20 +77,10 @@ class PineconeReranker:
             documents=texts,
             top_n=len(texts),
             return_documents=False,
-            parameters=options,
+            # Cohere's models split long texts themselves.
+            parameters=None if self.name.startswith("cohere-") else {"truncate": "END"},
         )
-        # Pinecone returns the texts in the order of their scores.
-        ranked = list(answer.data)
-        places = [item.index for item in ranked if type(item.index) is int]
-        if len(ranked) != len(texts) or set(places) != set(range(len(texts))):
-            raise ModelError("unparsable", f"Pinecone's {self.name} must return one score per text")
-        return dict(
-            zip(
-                places,
-                check_rerank_scores([item.score for item in ranked], len(texts)),
-                strict=True,
-            )
-        )
+        return list(answer.data)
 
 
 def _make_client() -> Any:

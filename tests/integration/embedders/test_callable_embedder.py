@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -18,7 +17,6 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import EmbeddingError, WrapError
-from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedding import CallableEmbedder, query_embedder
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.model_server import failure
@@ -42,33 +40,6 @@ def awaiting(embedder: CallableEmbedder, texts: Sequence[str]) -> list[list[floa
 
 
 both_ways = pytest.mark.parametrize("embed", [blocking, awaiting])
-
-
-async def afn(text: str) -> list[float]:
-    await asyncio.sleep(0)
-    return true(text)
-
-
-class OfText:
-    def __call__(self, text: str) -> list[float]:
-        return true(text)
-
-
-ONE_TEXT: dict[str, Any] = {
-    "function": lambda text: true(text),
-    "annotated": true,
-    "async": afn,
-    "callable object": OfText(),
-    "method": OfText().__call__,
-    "partial": partial(lambda scale, text: [scale * it for it in true(text)], 1.0),
-    "array": lambda text: np.array(true(text), dtype=np.float32),
-    "array of one row": lambda text: np.array([true(text)]),
-    "typed array": lambda text: array("f", true(text)),
-    "list of one vector": lambda text: [true(text)],
-    "numpy numbers": lambda text: list(np.array(true(text))),
-    "awaitable": lambda text: afn(text),
-    "keyword only": lambda *, query: true(query),
-}
 
 
 def of_list(texts: list[str]) -> list[list[float]]:
@@ -96,15 +67,6 @@ LISTS: dict[str, Any] = {
     "either": of_either,
     "async": of_list_awaited,
 }
-
-
-@both_ways
-@pytest.mark.parametrize("name", ONE_TEXT)
-def test_a_function_of_one_text_is_called_once_per_text(embed: Embed, name: str) -> None:
-    embedder = CallableEmbedder(ONE_TEXT[name])
-    assert not embedder.takes_list
-    for texts in (TEXTS, TEXTS[:1], []):
-        assert embed(embedder, texts) == [pytest.approx(true(text)) for text in texts]
 
 
 @both_ways
@@ -194,28 +156,10 @@ class Awaited:
         return [3.0, *true(text)]
 
 
-class AwaitedAlone:
-    aembed_query = Awaited.aembed_query
-
-
-def test_a_method_that_is_awaited_is_taken_where_one_awaits() -> None:
-    assert blocking(query_embedder(Awaited()), ["a"]) == [[1.0, *true("a")]]
-    assert awaiting(query_embedder(Awaited()), ["a"]) == [[3.0, *true("a")]]
-    assert blocking(query_embedder(AwaitedAlone()), ["a", "b"])[1] == [3.0, *true("b")]
-
-
 @pytest.mark.parametrize("given", [7, "all-MiniLM-L6-v2", None, Awaited, object(), [true]])
 def test_what_cannot_embed_is_refused_at_once(given: Any) -> None:
     with pytest.raises(WrapError, match="embed must be a function from a text to its vector"):
         CallableEmbedder(given)
-
-
-def test_a_function_becomes_an_embedder() -> None:
-    embedder = CallableEmbedder(of_list)
-    assert isinstance(embedder, Embedder)
-    assert (embedder.name, embedder.model_name, embedder.dimension) == ("of_list", "", 3)
-    assert (embedder.queries.name, embedder.queries.model_name) == ("of_list", "")
-    assert CallableEmbedder(of_list, name="mine").queries.name == "mine"
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -247,24 +191,6 @@ def test_the_length_of_vectors_stays_the_same() -> None:
         embedder.embed(["c"])
     with pytest.raises(EmbeddingError, match="returned 2 vectors for 3 texts"):
         CallableEmbedder(lambda texts: of_list(texts[1:])).embed(TEXTS)
-
-
-@both_ways
-def test_what_the_function_raises_passes_through_and_ends_the_other_calls(embed: Embed) -> None:
-    ended: list[str] = []
-
-    async def fn(text: str) -> list[float]:
-        if text == "bad":
-            raise RuntimeError("no vector")
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(text)
-        return true(text)
-
-    with pytest.raises(RuntimeError, match="no vector"):
-        embed(CallableEmbedder(fn), ["a", "bad", "c"])
-    assert sorted(ended) == ["a", "c"]
 
 
 @both_ways

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.llms.ladder import THINKING_TOKENS, build_request, find_rejected_option
+from qtmiddleware.providers.llms.ladder import THINKING_TOKENS, build_request
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.types import Deadline
 from tests.support.model_server import ModelServer, Said, as_json
 
 
@@ -89,16 +84,6 @@ def test_a_refused_schema_becomes_json_mode_and_is_remembered(
     assert provider.sent[1]["max_tokens"] == 800
 
 
-def test_where_every_format_is_refused_plain_text_is_asked_for(
-    ask, prompt, model_server: ModelServer
-) -> None:
-    provider = Provider(model_server, (structured, 400, error("response_format is not supported")))
-    model = OpenAIModel("m", LlmSettings(base_url=provider.url))
-    assert ask(model, prompt).calls == 3
-    assert ask(model, prompt).calls == 1
-    assert provider.formats == ["json_schema", "json_object", "text", "text"]
-
-
 def test_the_next_middleware_begins_with_the_format_that_the_address_took(
     model_server: ModelServer, httpserver: HTTPServer
 ) -> None:
@@ -120,16 +105,6 @@ def test_the_next_middleware_begins_with_the_format_that_the_address_took(
         assert ask_in_new_middleware(here, "m", client) == ["text"]
     assert ask_in_new_middleware(here, "another") == stairs
     assert ask_in_new_middleware(elsewhere, "m") == stairs
-
-
-def test_a_client_that_does_not_show_its_address_shares_no_format(
-    prompt, model_server: ModelServer
-) -> None:
-    provider = Provider(model_server, (structured, 400, error("Bad request")))
-    with openai.OpenAI(base_url=provider.url, api_key="k") as client:
-        for _ in range(2):
-            model = OpenAIModel("m", client=SimpleNamespace(chat=client.chat))
-            assert model.complete(prompt, Deadline.after(5)).calls == 3
 
 
 def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(
@@ -267,31 +242,6 @@ def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(
     assert unsaid["max_completion_tokens"] == 800 + THINKING_TOKENS
 
 
-def test_a_fixed_format_is_not_stepped_down(ask, prompt, model_server: ModelServer) -> None:
-    provider = Provider(model_server, (structured, 400, error("response_format")))
-    fixed, text = (
-        OpenAIModel("m", LlmSettings(base_url=provider.url, structured_output=it))
-        for it in ("json_schema", "text")
-    )
-    with pytest.raises(ModelError):
-        ask(fixed, prompt)
-    assert provider.formats == ["json_schema"]
-    assert ask(text, prompt).calls == 1
-
-
-def test_a_parameter_that_was_never_sent_is_not_stepped_down(
-    ask, prompt, model_server: ModelServer
-) -> None:
-    provider = Provider(
-        model_server, (lambda sent: True, 400, error("temperature", param="temperature"))
-    )
-    model = OpenAIModel("m", LlmSettings(base_url=provider.url, temperature=None, max_tokens=None))
-    with pytest.raises(ModelError):
-        ask(model, prompt)
-    assert len(provider.sent) == 1
-    assert not {"temperature", "max_tokens"} & provider.sent[0].keys()
-
-
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 502])
 def test_a_failure_that_is_no_refusal_of_a_parameter_is_not_asked_again(
     ask, prompt, model_server: ModelServer, status: int
@@ -302,41 +252,3 @@ def test_a_failure_that_is_no_refusal_of_a_parameter_is_not_asked_again(
     with pytest.raises(ModelError):
         ask(OpenAIModel("m", LlmSettings(base_url=provider.url)), prompt)
     assert len(provider.sent) == 1
-
-
-def test_json_mode_always_has_the_word_json_in_its_messages(
-    ask, make_prompt, model_server: ModelServer
-) -> None:
-    provider = Provider(model_server)
-    bare = replace(make_prompt(), system="Rewrite the query.")
-    ask(OpenAIModel("m", LlmSettings(base_url=provider.url, structured_output="json_object")), bare)
-    system = provider.sent[0]["messages"][0]["content"]
-    assert system.startswith("Rewrite the query.")
-    assert "JSON" in system
-    assert "standalone, rewrite, sub_queries" in system
-
-
-def test_a_prompt_without_fields_is_asked_in_plain_text(
-    ask, make_prompt, model_server: ModelServer
-) -> None:
-    provider = Provider(model_server)
-    ask(OpenAIModel("m", LlmSettings(base_url=provider.url)), make_prompt(fields=()))
-    assert provider.formats == ["text"]
-
-
-find_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(st.sampled_from(["message", "code", "param", "detail", "loc"]), inner)
-    ),
-    max_leaves=12,
-)
-
-
-@given(st.sampled_from([400, 404, 422, 429, 500, None]), find_json)
-def test_any_error_body_can_be_read(status: int | None, body: Any) -> None:
-    failure = Exception()
-    failure.status_code, failure.body = status, body  # type: ignore[attr-defined]
-    option, _ = find_rejected_option(failure, {})
-    assert not option or status in {400, 404, 422, 500}

@@ -15,13 +15,11 @@ import openai
 import pytest
 from werkzeug import Response
 
-import qtmiddleware as qtm
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.errors import convert_client_error
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.replies import MOST_CHARS
-from qtmiddleware.types import Deadline
 from tests.support import completions
 from tests.support.llm_fixtures import QUERY, SECRET
 from tests.support.model_server import ModelServer, failure
@@ -80,24 +78,6 @@ def test_the_request_has_the_strict_schema_of_the_fields_and_a_timeout(
     assert 0 < float(model_server.headers[0]["x-stainless-read-timeout"]) <= 30.0
 
 
-def test_without_a_deadline_a_request_has_ten_minutes(prompt, model_server: ModelServer) -> None:
-    model_server.reply = completion()
-    at(model_server.url).complete(prompt, Deadline())
-    assert float(model_server.headers[0]["x-stainless-read-timeout"]) == 600.0
-
-
-@pytest.mark.parametrize(("cancelled", "reason"), [(False, "timeout"), (True, "cancelled")])
-def test_nothing_is_sent_after_the_deadline(
-    prompt, model_server: ModelServer, cancelled: bool, reason: str
-) -> None:
-    deadline = Deadline.after(30 if cancelled else 0)
-    if cancelled:
-        deadline.cancel()
-    with pytest.raises(ModelError) as caught:
-        at(model_server.url).complete(prompt, deadline)
-    assert (caught.value.reason, model_server.bodies) == (reason, [])
-
-
 STATUSES = {
     401: "unauthorized",
     403: "unauthorized",
@@ -141,20 +121,6 @@ def test_a_400_is_told_apart_by_its_code(
     model_server.reply = failure(400, "no", code=code)
     assert fault(ask, at(model_server.url), prompt).reason == reason
     assert len(model_server.bodies) == 1
-
-
-def test_the_record_of_a_wrong_model_name_says_what_to_check(
-    model_server: ModelServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    model_server.reply = failure(404, f"no {QUERY} {SECRET}", code="model_not_found", param="model")
-    config = {"transformationType": "rewrite", "llm": {"baseUrl": model_server.url}}
-    with qtm.QueryMiddleware(config) as qm:
-        qm.wrap(lambda query, top_k=3: [{"id": "a", "score": 0.9, "text": "The fee is due"}])(QUERY)
-    (message,) = (it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING)
-    assert "degraded: transform.rewrite rejected (" in message
-    assert "check the model and the config (HTTP 404, code model_not_found, param model)" in message
-    assert SECRET not in message
-    assert QUERY not in message
 
 
 @pytest.mark.parametrize(
@@ -231,14 +197,6 @@ def test_a_usable_body_of_another_shape_is_read(
     assert ask(at(model_server.url), prompt).text == text
 
 
-def test_an_answer_cut_at_the_token_limit_is_handed_on_as_truncated(
-    ask, prompt, model_server: ModelServer
-) -> None:
-    model_server.reply = completion('{"rewrite": "Jaco he', "length")
-    reply = ask(at(model_server.url), prompt)
-    assert (reply.truncated, reply.text) == (True, '{"rewrite": "Jaco he')
-
-
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500])
 def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
     ask, prompt, model_server: ModelServer, caplog: pytest.LogCaptureFixture, status: int
@@ -255,13 +213,6 @@ def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
     ours = [it.getMessage() for it in caplog.records if it.name.startswith("qtmiddleware")]
     for text in (str(error), repr(error), repr(model), repr(model._clients), *ours):
         assert not any(secret in text for secret in ("secret", "hunter2", "Jaco"))
-
-
-@pytest.mark.parametrize(
-    "address", ["http://name.invalid/v1", "name-without-scheme/v1", "http://[bad/v1", "ftp://x/"]
-)
-def test_an_address_that_leads_nowhere_is_unavailable(ask, prompt, address: str) -> None:
-    assert fault(ask, at(address), prompt).reason == "unavailable"
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

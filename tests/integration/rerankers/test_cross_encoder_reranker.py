@@ -1,22 +1,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.kit.stores import MemoryStore
+from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers.rerankers import cross_encoder
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
@@ -69,12 +63,6 @@ def test_its_scores_are_those_of_the_model_in_order(
     assert CrossEncoderReranker(model).rerank(QUERY, TEXTS) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_loaded_model_goes_by_the_name_it_was_loaded_by(folder: Path) -> None:
-    from sentence_transformers import CrossEncoder
-
-    assert CrossEncoderReranker(CrossEncoder(str(folder), device="cpu")).name == str(folder)
-
-
 def test_long_texts_are_cut_at_the_length_that_is_given(
     reranker: CrossEncoderReranker, folder: Path
 ) -> None:
@@ -87,60 +75,11 @@ def test_long_texts_are_cut_at_the_length_that_is_given(
     assert one != pytest.approx(other, abs=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    st.text(st.characters(), max_size=40),
-    st.lists(st.text(st.characters(), max_size=40), max_size=4),
-)
-def test_any_texts_have_finite_scores(
-    reranker: CrossEncoderReranker, query: str, texts: list[str]
-) -> None:
-    scores = reranker.rerank(query, texts)
-    assert len(scores) == len(texts)
-    assert np.isfinite(scores).all()
-
-
-def test_no_texts_load_nothing() -> None:
-    assert CrossEncoderReranker("nobody/none").rerank(QUERY, []) == []
-
-
-def test_threads_share_one_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sentence_transformers
-
-    loads = []
-    plain = sentence_transformers.CrossEncoder
-    monkeypatch.setattr(
-        sentence_transformers, "CrossEncoder", lambda *a, **k: (loads.append(a), plain(*a, **k))[1]
-    )
-    shared = CrossEncoderReranker(str(folder), device="cpu")
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda text: shared.rerank(QUERY, [text])[0], TEXTS * 3))
-    assert loads == [(str(folder),)]
-    assert found == pytest.approx(shared.rerank(QUERY, TEXTS) * 3, abs=1e-5)
-
-
 def test_a_model_that_gives_classes_is_no_reranker(tmp_path: Path) -> None:
     classes = CrossEncoderReranker(str(bert_folder(tmp_path, labels=3)), device="cpu")
     with pytest.raises(ModelError, match="one finite number") as caught:
         classes.rerank(QUERY, TEXTS)
     assert caught.value.reason == "unparsable"
-
-
-def test_loading_says_nothing_but_one_line_of_ours(
-    folder: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        CrossEncoderReranker(str(folder), device="cpu").rerank(QUERY, TEXTS)
-    assert capfd.readouterr() == ("", "")
-    assert [record.getMessage() for record in caplog.records] == [f"loading {folder}"]
-
-
-def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> None:
-    with pytest.raises(
-        ModelError, match=r"ms-marco-MiniLM-L6-v2.*hub cannot be reached.*name a folder"
-    ) as caught:
-        CrossEncoderReranker().rerank(QUERY, TEXTS)
-    assert caught.value.reason == "unavailable"
 
 
 def test_what_the_model_raises_is_a_model_error_without_the_texts() -> None:
@@ -204,12 +143,6 @@ def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(
     assert caught.value.reason == "unavailable"
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingExtra, match=r"qtmiddleware\[models\]"):
-        CrossEncoderReranker().rerank(QUERY, TEXTS)
-
-
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
         "import sys; from qtmiddleware.config.settings import Settings\n"
@@ -223,14 +156,6 @@ def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_it_may_be_loaded_before_its_first_use(folder: Path) -> None:
-    reranker = CrossEncoderReranker(str(folder), device="cpu")
-    assert reranker.is_unread
-    reranker.load()
-    assert not reranker.is_unread
-    assert len(reranker.rerank(QUERY, TEXTS)) == len(TEXTS)
-
-
 def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,12 +164,10 @@ def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
     with pytest.raises(ModelError, match=r"the folder .* does not exist"):
         reranker.rerank(QUERY, TEXTS)
     shutil.copytree(folder, path)
-    assert not reranker.is_unread
     with pytest.raises(ModelError, match=r"the folder .* does not exist"):
         reranker.rerank(QUERY, TEXTS)
     later = cross_encoder.monotonic() + cross_encoder.AGAIN_SECONDS
     monkeypatch.setattr(cross_encoder, "monotonic", lambda: later)
-    assert reranker.is_unread
     assert len(reranker.rerank(QUERY, TEXTS)) == len(TEXTS)
 
 
@@ -261,18 +184,6 @@ def test_why_a_model_cannot_be_had_is_noted() -> None:
     assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
     (why,) = [why for stage, why in found.trace.notes if stage == "rerank"]
     assert "the folder /no/such/folder does not exist" in why
-
-
-def test_opening_the_own_store_reads_the_rerankers_model(
-    tmp_path: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = MemoryStore(embedding_model="numbers", dimension=1)
-    config = {"rerank": {"enabled": True, "model": str(tmp_path / "none")}}
-    given: dict[str, Any] = {"store": store, "embedder": lambda texts: [[1.0] for _ in texts]}
-    with qtm.QueryMiddleware(config, **given) as qm:
-        assert caplog.messages == []
-        assert qm.retriever(QUERY) == []
-    assert [line for line in caplog.messages if "results will not be reranked: the folder" in line]
 
 
 def test_the_rules_are_warmed_up_too_and_a_reranker_that_cannot_be_had_is_warned_of(

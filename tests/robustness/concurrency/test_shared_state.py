@@ -21,7 +21,7 @@ from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.cache import TTLCache
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
-from qtmiddleware.runtime.single_flight import Role, SingleFlight
+from qtmiddleware.runtime.single_flight import SingleFlight
 from qtmiddleware.types import Passage
 from tests.support.clock import Clock
 from tests.support.concurrency_world import REWRITE, config, found
@@ -84,20 +84,20 @@ class Alone:
 def test_of_those_who_want_the_same_one_leads_and_all_get_its_result() -> None:
     flights, rounds = SingleFlight(), Barrier(THREADS)
 
-    def join(_: int) -> list[tuple[Role, object]]:
+    def join(_: int) -> list[tuple[bool, object]]:
         seen = []
         for number in range(ROUNDS):
-            role, flight = flights.join_flight("a", monotonic() + 60)
+            flight, is_leader = flights.join_flight("a", monotonic() + 60)
             # The leader is done when all have joined.
             rounds.wait()
-            if role is Role.LEADER:
+            if is_leader:
                 flights.land_flight("a", flight, f"news {number}")
-            seen.append((role, flight.result.result(60)))
+            seen.append((is_leader, flight.result.result(60)))
             rounds.wait()
         return seen
 
     for number, seen in enumerate(zip(*run_storm(join), strict=True)):
-        assert Counter(role for role, _ in seen) == {Role.LEADER: 1, Role.FOLLOWER: THREADS - 1}
+        assert Counter(is_leader for is_leader, _ in seen) == {True: 1, False: THREADS - 1}
         assert {result for _, result in seen} == {f"news {number}"}
     assert len(flights) == 0
 
@@ -109,8 +109,8 @@ def test_nobody_leads_what_somebody_else_is_leading() -> None:
         drawn, led, got = Random(thread), [], []
         for number in range(ROUNDS):
             key = drawn.choice("abc")
-            role, flight = flights.join_flight(key, monotonic() + 60)
-            if role is Role.LEADER:
+            flight, is_leader = flights.join_flight(key, monotonic() + 60)
+            if is_leader:
                 with inside[key]:
                     led.append((key, thread, number))
                 flights.land_flight(key, flight, led[-1])

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, Final
 
 import pytest
@@ -16,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime import services
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Degradation
@@ -97,46 +93,11 @@ def test_both_levels_are_told_the_functions_own_first() -> None:
     assert heard == ["function", "middleware", "middleware"]
 
 
-def test_the_decorator_takes_a_hook() -> None:
-    heard = Heard()
-
-    @qtm.middleware(on_retrieval=heard.append)
-    async def find(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
-
-    asyncio.run(find(QUERY))
-    assert len(heard) == 1
-
-
-def test_a_function_with_nothing_to_improve_is_told_of_too() -> None:
-    heard = Heard()
-    off = {"preprocess": False, "keywordEvidence": False}
-    rows = plain(QUERY)
-    assert (
-        qtm.QueryMiddleware(off, on_retrieval=heard.append).wrap(lambda query, top_k=3: rows)(QUERY)
-        is rows
-    )
-    assert len(heard[0].matches) == 3
-
-
 @pytest.mark.parametrize("query", ["", " ", "x" * 9_000, None, 3, [0.1, 0.2]])
 def test_degraded_retrievals_are_told_of(query: Any) -> None:
     heard = Heard()
     qtm.QueryMiddleware(on_retrieval=heard.append).wrap(lambda query, top_k=3: [])(query)
     assert [(it.original_query, it.status) for it in heard] == [(query, "degraded")]
-
-
-def test_a_model_that_is_down_is_told_of() -> None:
-    heard = Heard()
-    qm = qtm.QueryMiddleware(
-        {"transformationType": "rewrite"},
-        client=ScriptedModel(ModelError("unavailable")),
-        on_retrieval=heard.append,
-    )
-    qm.wrap(plain)(QUERY)
-    assert heard[0].degradations == (
-        Degradation("transform.rewrite", "unavailable", "unavailable"),
-    )
 
 
 def test_what_the_function_itself_raises_is_no_retrieval() -> None:
@@ -186,29 +147,6 @@ def test_a_failing_hook_changes_no_result_and_brings_no_text_out(query: str, way
     )  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_hook_that_always_fails_is_one_record(way: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def failing(retrieval: qtm.Retrieval) -> None:
-        raise KeyError(retrieval.original_query)
-
-    wrapped = qtm.middleware(on_retrieval=failing)(plain)
-    with caplog.at_level(logging.INFO, "qtmiddleware"):
-        for _ in range(20):
-            wrapped(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
-    assert len(caplog.records) == 1
-
-
-def test_why_a_hook_failed_is_said_at_debug(caplog: pytest.LogCaptureFixture) -> None:
-    def failing(_: qtm.Retrieval) -> None:
-        raise KeyError("the reason")
-
-    with caplog.at_level(logging.DEBUG, "qtmiddleware"):
-        qtm.middleware(on_retrieval=failing)(plain)(QUERY)
-    (record,) = [it for it in caplog.records if "the reason" in it.getMessage()]
-    assert record.levelname == "DEBUG"
-    assert "in failing" in record.getMessage()
-
-
 def test_what_is_no_hook_is_refused() -> None:
     for make in (
         lambda: qtm.QueryMiddleware(on_retrieval=[]),  # type: ignore[arg-type]
@@ -246,25 +184,6 @@ def test_an_async_hook_that_hangs_is_given_up_and_cancelled(way: str) -> None:
     )
     # On a busy machine its time may be over before it begins.
     assert not begun.is_set() or ended.wait(PATIENCE)
-
-
-@pytest.mark.usefixtures("hurried")
-def test_a_hook_that_does_not_let_itself_be_cancelled_does_not_keep_the_caller() -> None:
-    async def ask() -> qtm.Retrieval:
-        release, ended = asyncio.Event(), asyncio.Event()
-
-        async def stubborn(_: qtm.Retrieval) -> None:
-            while not release.is_set():
-                with suppress(asyncio.CancelledError):
-                    await release.wait()
-            ended.set()
-
-        retrieval = await qtm.middleware(on_retrieval=stubborn)(plain).aretrieve(QUERY)
-        assert not ended.is_set()
-        release.set()
-        return retrieval
-
-    assert [it.reason for it in asyncio.run(ask()).degradations] == ["timeout"]
 
 
 def test_a_plain_hook_that_blocks_leaves_the_loop_free_and_holds_a_thread_of_the_middleware(
@@ -311,19 +230,6 @@ def test_a_plain_hook_of_a_plain_call_runs_in_the_callers_thread() -> None:
     wrapped = qtm.middleware(on_retrieval=lambda _: threads.append(threading.get_ident()))(plain)
     wrapped(QUERY)
     assert threads == [threading.get_ident()]
-
-
-def test_an_async_hook_of_an_awaiting_caller_runs_in_the_callers_loop() -> None:
-    loops: list[Any] = []
-
-    async def hook(_: qtm.Retrieval) -> None:
-        loops.append(asyncio.get_running_loop())
-
-    async def ask() -> bool:
-        await qtm.middleware(on_retrieval=hook)(plain).aretrieve(QUERY)
-        return loops == [asyncio.get_running_loop()]
-
-    assert asyncio.run(ask())
 
 
 # --- interrupted, nested, elsewhere ---------------------------------------------------------------
@@ -374,15 +280,6 @@ def test_what_a_hook_itself_retrieves_is_told_to_nobody(way: str) -> None:
         assert len(heard) == count
 
 
-def test_many_threads_are_told_each_of_its_own() -> None:
-    heard = Heard()
-    wrapped = qtm.middleware(on_retrieval=heard.awaited)(plain)
-    queries = [f"{QUERY} {number}" for number in range(64)]
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(wrapped, queries))
-    assert sorted(it.original_query for it in heard) == sorted(queries)
-
-
 def test_hooks_stay_over_a_reload() -> None:
     heard = Heard()
     qm = qtm.QueryMiddleware(on_retrieval=heard.append)
@@ -390,33 +287,3 @@ def test_hooks_stay_over_a_reload() -> None:
     qm.reload({"topK": 3})
     wrapped(QUERY)
     assert len(heard) == 2
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_an_async_hook_is_told_in_a_forked_process_too() -> None:
-    heard = Heard()
-    wrapped = qtm.middleware(on_retrieval=heard.awaited)(plain)
-    wrapped(QUERY)
-    child = os.fork()
-    if not child:
-        wrapped(QUERY)
-        os._exit(len(heard))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-
-
-@pytest.mark.parametrize("kind", ["plain", "awaited"])
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_each_of_a_list_of_queries_is_told_of(way: str, kind: str) -> None:
-    heard = Heard()
-    wrapped = qtm.QueryMiddleware(on_retrieval=getattr(heard, kind)).wrap(plain)
-    queries = [f"{QUERY} {number}" for number in range(12)]
-    wrapped.retrieve_many(queries) if way == "sync" else asyncio.run(
-        wrapped.aretrieve_many(queries)
-    )
-    assert sorted(it.original_query for it in heard) == sorted(queries)
-
-
-def test_what_a_check_tries_is_told_to_nobody() -> None:
-    heard = Heard()
-    qtm.middleware(on_retrieval=heard.append)(plain).check(QUERY)
-    assert heard == []

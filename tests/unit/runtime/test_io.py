@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pytest
 
-from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime import threads
 from qtmiddleware.runtime.io import (
     IO,
@@ -110,27 +109,6 @@ def refuse(error: BaseException) -> Any:
 # --- several at the same time ---------------------------------------------------------------------
 
 
-def test_outcomes_stand_in_the_order_of_their_works_whatever_ends_first(way: Way) -> None:
-    ended = [threading.Event() for _ in range(5)]
-    ended[4].set()
-
-    async def flow(io: IO) -> list[Outcome[Any]]:
-        def end(place: int) -> int:
-            ended[place].set()
-            return place
-
-        works = [way.work(io, partial(end, it), ended[min(it + 1, 4)]) for it in range(5)]
-        return await io.gather(works, Deadline(), 5)
-
-    outcomes = way.perform(flow)
-    assert [outcome.value for outcome in outcomes] == [0, 1, 2, 3, 4]
-    assert all(outcome.has_succeeded and outcome.seconds >= 0 for outcome in outcomes)
-
-
-def test_nothing_at_the_same_time_is_no_outcome(way: Way) -> None:
-    assert way.gather() == []
-
-
 @pytest.mark.parametrize("error", [Refused("no"), OddEnd()], ids=["exception", "base_exception"])
 def test_one_error_among_several_is_that_very_object_and_leaves_the_others_alone(
     way: Way, error: BaseException
@@ -159,23 +137,6 @@ def test_what_is_late_is_given_up_and_what_was_in_time_is_kept(
         (None, True, "timeout"),
         ("quick", False, "failed"),
     ]
-
-
-def test_nothing_begins_after_the_deadline(way: Way) -> None:
-    begun: list[int] = []
-    deadline = Deadline.after(0.05)
-
-    async def flow(io: IO) -> list[Outcome[Any]]:
-        def begin(place: int) -> None:
-            begun.append(place)
-            wait_until(lambda: deadline.passed)
-
-        return await io.gather(
-            [way.work(io, partial(begin, place)) for place in range(4)], deadline, 1
-        )
-
-    assert sum(outcome.late for outcome in way.perform(flow)) >= 3
-    assert begun == [0]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
@@ -232,12 +193,6 @@ def test_a_full_bulkhead_is_an_outcome_too() -> None:
         assert "all 0 threads of the middleware are busy" in outcomes[0].detail
 
 
-def test_the_threads_that_could_begin_do_all_works() -> None:
-    way = Way("threads")
-    way.bulkhead = Bulkhead(1)
-    assert [it.value for it in way.gather(*(lambda: "done",) * 5)] == ["done"] * 5
-
-
 # --- beside the caller ----------------------------------------------------------------------------
 
 
@@ -260,19 +215,6 @@ def test_work_beside_the_caller_goes_on_meanwhile_and_after(way: Way) -> None:
         return await beside.get()
 
     assert way.perform(flow) == ["a", "b"]
-
-
-def test_an_error_beside_the_caller_is_raised_where_its_result_is_wanted(way: Way) -> None:
-    error = Refused("no")
-
-    async def flow(io: IO) -> Any:
-        beside = io.start(way.work(io, lambda: refuse(error)))
-        try:
-            return await beside.get()
-        except Refused as caught:
-            return caught
-
-    assert way.perform(flow) is error
 
 
 def test_what_was_started_beside_ends_when_its_caller_gives_up(
@@ -301,19 +243,6 @@ def test_what_was_started_beside_ends_when_its_caller_gives_up(
 
     way.perform(flow)
     assert told == ["cancelled"]
-
-
-def test_what_another_thread_sends_arrives_or_is_late(way: Way) -> None:
-    async def flow(io: IO) -> tuple[str, str]:
-        mailbox = io.make_mailbox()
-        with pytest.raises(TimeoutError):
-            await mailbox.get(Deadline.after(0.02))
-        threading.Timer(0.02, mailbox.put, ("a",)).start()
-        first = await mailbox.get(Deadline.after(PATIENCE))
-        mailbox.put("b")
-        return first, await mailbox.get(Deadline())
-
-    assert way.perform(flow) == ("a", "b")
 
 
 def test_a_users_function_is_called_whether_it_is_asynchronous_or_not(way: Way) -> None:
@@ -393,11 +322,6 @@ def test_a_stop_iteration_of_the_function_reaches_the_caller_and_ends_no_flow() 
         drive(flow())
 
 
-def test_a_flow_over_threads_that_suspends_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="must not suspend"):
-        drive(asyncio.sleep(0))
-
-
 def test_after_an_interrupt_nothing_further_begins_and_those_that_run_are_told(
     never: threading.Event,
 ) -> None:
@@ -426,23 +350,6 @@ def test_after_an_interrupt_nothing_further_begins_and_those_that_run_are_told(
     never.set()
     wait_until(lambda: way.bulkhead.in_use == 0)
     assert (begun, told) == (["a"], ["cancelled"])
-
-
-def test_flows_of_many_threads_do_not_mix() -> None:
-    way, results = Way("threads"), dict[str, list[Any]]()
-
-    def caller(name: str) -> None:
-        outcomes = way.gather(*(partial(str.upper, f"{name}{place}") for place in range(5)))
-        results[name] = [outcome.value for outcome in outcomes]
-
-    callers = [threading.Thread(target=caller, args=(name,)) for name in "abcdefghijkl"]
-    for it in callers:
-        it.start()
-    for it in callers:
-        it.join()
-    assert results == {
-        name: [f"{name}{place}".upper() for place in range(5)] for name in "abcdefghijkl"
-    }
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -481,24 +388,6 @@ async def test_a_cancellation_that_comes_from_the_function_itself_is_its_outcome
     assert isinstance(outcome.error, asyncio.CancelledError)
 
 
-async def test_a_blocking_function_leaves_the_loop_free() -> None:
-    ticked = threading.Event()
-
-    async def tick() -> None:
-        for _ in range(50):
-            await asyncio.sleep(0)
-        ticked.set()
-
-    io = Tasks(Bulkhead())
-    ticker = asyncio.create_task(tick())
-    # Set after fifty turns of the loop, which a blocked loop would never make.
-    (outcome,) = await io.gather(
-        [partial(io.blocking, lambda: ticked.wait(PATIENCE))], Deadline(), 1
-    )
-    await ticker
-    assert outcome.value is True
-
-
 async def test_a_blocking_function_whose_caller_is_gone_before_it_begins_is_not_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -511,23 +400,6 @@ async def test_a_blocking_function_whose_caller_is_gone_before_it_begins_is_not_
     await asyncio.wait([task])
     begun[0]()
     assert called == []
-
-
-def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(
-    never: threading.Event,
-) -> None:
-    complaints: list[Any] = []
-    before, threading.excepthook = threading.excepthook, complaints.append
-    way = Way("tasks_over_blocking_functions")
-    try:
-        (outcome,) = way.gather(lambda: 1, deadline=Deadline.after(0.02), after=(never,))
-        assert outcome.late
-        never.set()
-        wait_until(lambda: way.bulkhead.in_use == 0)
-        gc.collect()
-    finally:
-        threading.excepthook = before
-    assert complaints == []
 
 
 def test_without_asyncios_loop_works_are_done_one_after_the_other_by_their_caller() -> None:
@@ -549,8 +421,3 @@ def test_without_asyncios_loop_works_are_done_one_after_the_other_by_their_calle
     # Another library's loop drives coroutines as this does: asyncio runs no loop here.
     assert drive(flow()) == [threading.main_thread()] * 3
     assert order == ["a", "b", "beside"]
-
-
-def test_a_model_error_of_the_pool_is_told_from_one_of_the_work(way: Way) -> None:
-    (outcome,) = way.gather(lambda: refuse(ModelError("unavailable")))
-    assert (outcome.reason, outcome.detail) == ("failed", "ModelError")

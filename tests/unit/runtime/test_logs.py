@@ -9,7 +9,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -88,15 +87,6 @@ def test_degraded_queries_are_one_record_a_minute_and_none_is_lost(
     ]
 
 
-def test_answers_are_sampled_too(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    qm = qtm.QueryMiddleware({"transformationType": "none"}, client=ScriptedModel("Ill. [1] [7]"))
-    wrapped = qm.wrap(search)
-    for _ in range(10):
-        wrapped.answer(QUERY)
-    assert [it.partition(" ")[0] for it in caplog.messages] == ["answer"]
-    assert caplog.messages[0].endswith("degraded: citations invented (1 removed)")
-
-
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     ("config", "sentence"),
@@ -120,30 +110,6 @@ def test_the_record_of_a_missing_key_says_what_to_set(
     qtm.QueryMiddleware(config).wrap(search)(QUERY)
     (message,) = caplog.messages
     assert message.endswith(f"degraded: {sentence}")
-
-
-@given(st.text())
-def test_a_record_is_one_line_whatever_its_detail_holds(detail: str) -> None:
-    sampler = LogSampler(clock=Clock())
-    with listening() as records:
-        sampler.log(LOGGER, "it", ["a"], details={"a": detail, "b": "another kind"})
-    (line,) = (record.getMessage() for record in records)
-    assert len(line.splitlines()) == 1
-    assert line == ("it: a (" + " ".join(detail.split()) + ")" if detail.split() else "it: a")
-
-
-def test_a_defect_of_ours_is_one_error(
-    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr("qtmiddleware.retrieval.plan.prepare_query", broken)
-    wrapped = failing().wrap(search)
-    for _ in range(10):
-        wrapped.retrieve(QUERY)
-    assert Counter(it.levelname for it in caplog.records) == {"ERROR": 1, "WARNING": 1}
-    assert caplog.messages[0] == "nothing was improved: RuntimeError inside qtmiddleware"
 
 
 def test_records_name_the_line_that_wrote_them(
@@ -207,17 +173,6 @@ def test_no_degradation_is_lost_in_the_counts_and_none_is_told_of_twice_in_a_min
     assert counted == happened
 
 
-def test_threads_lose_no_count_and_reasons_without_end_are_remembered_as_one() -> None:
-    sampler = LogSampler(clock=Clock())
-    with listening() as records:
-        with ThreadPoolExecutor(8) as pool:
-            for number in range(2_000):
-                pool.submit(sampler.log, LOGGER, "it", ["down" if number % 2 else f"{number}"])
-        sampler.flush(LOGGER)
-    assert len(records) <= 2 * 65
-    assert sum(sum(record.qtm["counts"].values()) for record in records) == 2_000
-
-
 # --- the circuit breaker --------------------------------------------------------------------------
 
 
@@ -248,49 +203,6 @@ def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_but_not_for_each_p
         {"event": "breaker_closed", "seconds": 0.0, **said},
     ]
     assert {it.levelname for it in caplog.records} == {"WARNING"}
-
-
-def test_a_breaker_that_opens_and_closes_all_the_time_is_logged_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = Clock()
-    breaker = Breaker(1, 0.5, clock=clock, name="it")
-    silent = Breaker(1, 0.5, clock=clock)
-    for _ in range(100):
-        for each in (breaker, silent):
-            try_once(each, works=False)
-        clock.now += 1
-        for each in (breaker, silent):
-            try_once(each, works=True)
-    assert ["more times" in it for it in caplog.messages] == [
-        False,
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
-    assert caplog.messages[2].startswith("breaker opened 59 more times in the last 60 s")
-
-
-@pytest.mark.usefixtures("clock")
-def test_an_outage_of_the_model_is_told_in_three_records(caplog: pytest.LogCaptureFixture) -> None:
-    wrapped = failing(rewriting(breaker={"failures": 5})).wrap(search)
-    for _ in range(500):
-        wrapped.retrieve(QUERY)
-    told = [re.sub("[0-9a-f]{16}", "ID", it) for it in caplog.messages]
-    assert told == [
-        "retrieval ID degraded: transform.rewrite unavailable",
-        "the circuit breaker opened: scripted (no calls for 30 s, then one test call)",
-        "retrieval ID degraded: transform circuit_open (scripted failed and is not called for 30 more seconds)",
-    ]
-
-
-def test_a_handler_that_asks_the_breaker_does_not_wait_for_itself() -> None:
-    breaker = Breaker(1, 30, name="it")
-    with raising(lambda _: breaker.wait_seconds and None) as seen:
-        try_once(breaker, works=False)
-    assert len(seen) == 1
 
 
 # --- handlers and filters that raise --------------------------------------------------------------
@@ -394,14 +306,6 @@ def test_a_handler_or_filter_that_raises_costs_nobody_an_answer(
     assert seen
 
 
-def test_an_interrupt_in_a_handler_still_interrupts() -> None:
-    def interrupted(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with raising(interrupted), pytest.raises(KeyboardInterrupt):
-        get_logger("qtmiddleware").warning("anything")
-
-
 # --- what a record says for programs --------------------------------------------------------------
 
 
@@ -454,20 +358,6 @@ def test_a_quoted_text_is_one_line_that_any_file_takes(text: str) -> None:
     assert json.loads(quoted) == text
 
 
-def test_what_a_record_says_takes_the_place_of_nothing_of_logging(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    get_logger("qtmiddleware").warning(
-        "it", event="x", name="a", args="b", message="c", extra={"mine": 1}
-    )
-    (record,) = caplog.records
-    assert (record.name, record.message, record.args) == ("qtmiddleware", "it", ())
-    assert (record.mine, record.qtm) == (
-        1,
-        {"event": "x", "name": "a", "args": "b", "message": "c"},
-    )  # type: ignore[attr-defined]
-
-
 def test_every_record_of_the_package_names_its_event() -> None:
     nameless = [
         f"{path.relative_to(PACKAGE)}:{call.lineno}"
@@ -481,14 +371,3 @@ def test_every_record_of_the_package_names_its_event() -> None:
         and not any(it.arg in ("event", None) for it in call.keywords)
     ]
     assert nameless == []
-
-
-def test_all_records_of_the_package_go_one_way() -> None:
-    own = [
-        path.name
-        for path in PACKAGE.rglob("*.py")
-        if re.search(r"getLogger\((__name__|[\"']qtmiddleware)", path.read_text(encoding="utf-8"))
-    ]
-    # The command line, the reader process and the package's `NullHandler` listen; nothing but
-    # `get_logger` writes.
-    assert sorted(own) == ["__init__.py", "converting.py", "ingest.py", "output.py"]

@@ -17,8 +17,6 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Observer
-from qtmiddleware.runtime.observing import NOT_OBSERVED
-from qtmiddleware.runtime.services import Search
 from qtmiddleware.testing import RecordingObserver, ScriptedModel
 from qtmiddleware.types import Operation
 from tests.support.retrieval_world import QUERY, REPLIES, scripted, search
@@ -106,29 +104,6 @@ async def test_so_is_one_that_is_awaited() -> None:
     check_whole_retrieval(observer)
 
 
-def test_a_plain_call_is_told_with_its_matches_too() -> None:
-    wrapped, observer = observed()
-    wrapped(QUERY)
-    check_whole_retrieval(observer)
-
-
-def test_it_is_told_where_nothing_is_to_be_improved_too() -> None:
-    off = {"preprocess": {"enabled": False}, "keywordEvidence": {"enabled": False}}
-    wrapped, observer = observed(config=off)
-    wrapped(QUERY)
-    assert ends(observer) == {"retrieval": "ok", "search original": "ok"}
-
-
-def test_the_decorator_takes_observers() -> None:
-    observer = RecordingObserver()
-    for decorate in (
-        qtm.middleware(observers=[observer]),
-        qtm.middleware(config=None, observers=(observer,)),
-    ):
-        decorate(plain)(QUERY)
-    assert [label(it) for it in observer.ended] == ["search original", "retrieval"] * 2
-
-
 async def test_embedding_is_part_of_the_original_search_and_one_batch_for_the_variants() -> None:
     def nearest(vector: list[float], top_k: int = 4) -> Any:
         return search(QUERY, top_k)
@@ -146,14 +121,6 @@ async def test_embedding_is_part_of_the_original_search_and_one_batch_for_the_va
         ]
         expected = [("search original", {"texts": 1}, "ok"), ("retrieval", {"texts": 1}, "ok")]
         assert sorted(embeddings, key=str) == sorted(expected, key=str)
-
-
-def test_reranking_is_told() -> None:
-    config = {"rerank": {"enabled": True}}
-    wrapped, observer = observed(config=config, reranker=lambda query, texts: [1.0] * len(texts))
-    wrapped.retrieve(QUERY)
-    assert ends(observer)["rerank"] == "ok"
-    assert by_label(observer)["rerank"].counts["texts"] > 1
 
 
 def test_transformations_alone_are_told() -> None:
@@ -188,19 +155,6 @@ async def test_a_search_that_fails_is_told_as_failed(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_what_the_function_itself_raises_ends_all_as_failed(is_async: bool) -> None:
-    def down(query: str, top_k: int = 4) -> Any:
-        raise ConnectionError
-
-    wrapped, observer = observed(down, {})
-    with pytest.raises(ConnectionError):
-        await wrapped.aretrieve(QUERY) if is_async else wrapped.retrieve(QUERY)
-    assert ends(observer) == dict.fromkeys(
-        ("retrieval", "search original"), "failed ConnectionError"
-    )
-
-
-@pytest.mark.parametrize("is_async", [False, True])
 def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> None:
     begun, leave = threading.Event(), threading.Event()
 
@@ -231,12 +185,6 @@ def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> No
         leave.set()
     wait_until(lambda: not wrapped.middleware.health().threads.in_use)
     assert len(ends(observer)) == len(observer.ended)
-
-
-def test_a_model_that_says_why_is_told_so() -> None:
-    wrapped, observer = observed(client=ScriptedModel(ModelError("rate_limited"), name="small"))
-    wrapped.retrieve(QUERY)
-    assert ends(observer)["model rewrite"] == "failed rate_limited"
 
 
 async def test_what_is_cancelled_is_told_as_cancelled_with_its_children() -> None:
@@ -453,34 +401,3 @@ def test_operations_are_printed_without_what_users_and_passages_say() -> None:
     printed = repr(observer.started) + repr(observer.ended)
     for text in (QUERY, REPLIES["rewrite"]["rewrite"], CITED, "Jaco", "vet"):
         assert text not in printed
-
-
-def test_many_threads_tell_each_operation_once() -> None:
-    wrapped, observer = observed()
-
-    def work() -> None:
-        for _ in range(5):
-            wrapped.retrieve(QUERY, config={"cache": {"enabled": False}})
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    ends(observer)
-    assert len({it.id for it in observer.ended}) == len(observer.ended) == 40 * 4
-
-
-def test_without_observers_nothing_is_made() -> None:
-    assert NOT_OBSERVED.make_child("search") is NOT_OBSERVED
-    assert Search("x").observation is NOT_OBSERVED
-
-
-def test_observers_stay_over_a_reload_and_hear_of_overrides() -> None:
-    observer = RecordingObserver()
-    qm = qtm.QueryMiddleware(client=ScriptedModel(scripted), observers=(observer,))
-    wrapped = qm.wrap(plain)
-    qm.reload(REWRITE)
-    wrapped.retrieve(QUERY, config={"escalation": {"mode": "never"}})
-    wrapped.retrieve(QUERY, config={"topK": 3})
-    assert [it.kind for it in observer.ended].count("retrieval") == 2

@@ -18,13 +18,6 @@ from qtmiddleware.types import Deadline
 SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http://localhost:1/v1"))
 
 
-def test_nothing_given_is_the_model_of_the_settings() -> None:
-    model = make_language_model(None, SETTINGS)
-    assert isinstance(model, OpenAIModel)
-    assert repr(model) == "OpenAIModel('small', host='localhost')"
-    assert model.can_async
-
-
 def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
     sync_client = openai.OpenAI(api_key="k", base_url="http://one.example/v1")
     async_client = openai.AsyncOpenAI(api_key="k", base_url="http://two.example/v1")
@@ -46,23 +39,12 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
     sync_client.close()
 
 
-def test_a_model_is_itself() -> None:
-    model = RecordedModel([])
-    assert make_language_model(model, SETTINGS) is model
-
-
 def test_a_function_that_names_no_model_is_asked_for_the_one_of_the_settings(prompt) -> None:
     def completion(model: str, messages: Any = ()) -> str:
         return model
 
     model = make_language_model(completion, SETTINGS)
     assert (model.name, model.complete(prompt, Deadline()).text) == ("small", "small")
-
-
-def test_a_function_is_a_model() -> None:
-    for _ in range(2):
-        model = make_language_model(lambda messages: "{}", SETTINGS)
-        assert isinstance(model, CallableModel)
 
 
 def test_every_model_keeps_the_port_and_says_what_it_can(tmp_path) -> None:

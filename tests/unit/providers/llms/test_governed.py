@@ -175,41 +175,12 @@ def test_a_stream_that_breaks_off_is_not_free(way: str) -> None:
 
 
 def test_a_whole_reply_is_a_success_though_its_stream_never_ends() -> None:
-    governed = Governed("fine", REPLY, "", granted_ms=1)
-    clock = Clock()
-    governed.breaker._clock = clock
-    deadline = Deadline.after(60)
-    pieces = governed.model.stream(PROMPT, deadline)
-    assert [next(pieces), next(pieces)] == ["fine", REPLY]
-    clock.now = deadline.at + 1
-    assert not governed.is_left_alone
-    pieces.close()
-    assert not governed.is_left_alone
-
-
-def test_a_stream_nobody_listens_to_any_more_speaks_against_nobody() -> None:
-    governed = Governed("fi", "ne", REPLY)
+    governed = Governed("fine", REPLY, ModelError("timeout"))
     pieces = governed.model.stream(PROMPT, Deadline.after(60))
-    next(pieces)
-    pieces.close()
-    assert (governed.is_left_alone, governed.calls) == (False, 1)
-
-
-@pytest.mark.parametrize(("early", "failed"), [(0.001, True), (0.1, False)])
-def test_a_stream_that_is_given_up_has_failed_where_it_was_late(
-    early: float, failed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    governed = Governed("fi", "ne", REPLY)
-    deadline = Deadline.after(60)
-    pieces = governed.model.stream(PROMPT, deadline)
-    next(pieces)
-    monkeypatch.setattr(
-        "qtmiddleware.providers.llms.governed.monotonic", lambda at=deadline.at: at - early
-    )
-    # As whoever listens does when it stops.
-    deadline.cancel()
-    pieces.close()
-    assert governed.is_left_alone is failed
+    assert [next(pieces), next(pieces)] == ["fine", REPLY]
+    with pytest.raises(ModelError):
+        next(pieces)
+    assert not governed.is_left_alone
 
 
 @way
