@@ -10,10 +10,7 @@ from qtmiddleware.runtime.fields import read_field
 
 
 def replace_surrogates(text: str) -> str:
-    """Return *text* with each lone surrogate replaced by U+FFFD.
-
-    JSON may contain lone surrogates, but UTF-8 encoders and tokenizers reject them.
-    """
+    """Return *text* with lone surrogates replaced by U+FFFD, because UTF-8 encoders reject them."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

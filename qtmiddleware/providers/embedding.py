@@ -46,11 +46,7 @@ _LIST_TYPES: Final = re.compile(r"\b(list|List|Sequence|Iterable|Collection)\b")
 
 
 class Vectors(list[list[float]]):
-    """A list of vectors.
-
-    Attributes:
-        input_tokens: How many tokens were embedded, as counted by the service; 0 if it is unknown.
-    """
+    """A list of vectors, and the number of tokens that the service counted, if it is known."""
 
     __slots__ = ("input_tokens",)
 
@@ -62,26 +58,19 @@ class Vectors(list[list[float]]):
 class CallableEmbedder:
     """Embeds texts with a function, or with an object of another library.
 
-    A function takes one text and returns its vector. If *takes_list* is true, it takes a list of
-    texts and returns one vector per text. The same holds if its parameter is annotated as a list or
-    is called ``texts``, ``input`` or the like. The function may be async. Vectors are lists,
-    tuples, arrays or tensors; a response of OpenAI's ``embeddings.create`` or Pinecone's
-    ``inference.embed`` is accepted too. An object is called by the first of its methods that
-    `QUERY_METHODS` or `PASSAGE_METHODS` list. Nothing is called to find this out.
-
-    Thread-safe if the function is. Exceptions of the function pass through unchanged.
+    A function, async or not, takes one text and returns its vector. If *takes_list* is true, or if
+    its parameter is annotated as a list or called ``texts``, ``input`` or the like, it takes a list
+    and returns one vector per text. Vectors are lists, tuples, arrays, tensors or a response of
+    OpenAI or Pinecone. An object is called by the first of `QUERY_METHODS` or `PASSAGE_METHODS`
+    that it has. Nothing is called to find this out. Exceptions of the function pass through
+    unchanged.
 
     Args:
         function_or_model: The function or object that embeds texts.
-        takes_list: Whether a function takes a list of texts; an object is known by its methods.
-        name: The name to store in an index; by default the name of the function or model.
-        dimension: The length of the vectors; by default the length of the first vectors.
-        for_queries: Whether to call the object's method for questions instead of its method for
-            passages.
-
-    Raises:
-        WrapError: *function_or_model* cannot embed texts.
-        EmbeddingError: A result does not contain one valid vector per text.
+        takes_list: Whether a function takes a list of texts.
+        name: The name to store in an index; by default that of the function or model.
+        dimension: The length of the vectors; by default that of the first vectors.
+        for_queries: Whether to call an object's method for questions.
     """
 
     def __init__(
@@ -136,8 +125,7 @@ class CallableEmbedder:
     def embed(self, texts: Sequence[str], max_concurrency: int = CONCURRENCY) -> list[list[float]]:
         """Return one vector per text, in the order of *texts*.
 
-        An async function runs in the background loop. A function that takes one text per call gets
-        up to *max_concurrency* calls at a time, in threads if the function is synchronous.
+        A function that takes one text per call gets up to *max_concurrency* calls at a time.
         """
         calls = self._list_calls(self._function, texts)
         if len(calls) > 1 or is_async(self._function):
@@ -175,11 +163,7 @@ class CallableEmbedder:
 
 
 def query_embedder(function_or_model: Any, *, takes_list: bool = False) -> CallableEmbedder:
-    """Return an embedder that embeds questions by calling *function_or_model*.
-
-    *function_or_model* is a `CallableEmbedder`, or any function or object that `CallableEmbedder`
-    accepts. Raises `WrapError` for anything else.
-    """
+    """Return an embedder of questions; raise `WrapError` if the object cannot embed."""
     if isinstance(function_or_model, CallableEmbedder):
         return function_or_model.queries
     return CallableEmbedder(function_or_model, takes_list=takes_list, for_queries=True)
@@ -205,10 +189,7 @@ async def _run_calls(calls: Sequence[partial[Any]], max_concurrency: int) -> lis
 def _find_methods(
     embedder: Any, method_names: Sequence[str]
 ) -> tuple[str, Callable[..., Any], Callable[..., Any] | None]:
-    """Return the name of the method of *embedder* that embeds, the method, and its async version.
-
-    For a function, the name is ``""``. Without an async version, the last item is ``None``.
-    """
+    """Return the name of the method that embeds (``""`` for a function), and both its forms."""
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:
             method: Any = getattr(embedder, name, None)
@@ -228,10 +209,7 @@ def _find_methods(
 
 
 def _read_parameter(fn: Callable[..., Any]) -> tuple[str, bool]:
-    """Return the keyword that passes texts to *fn*, and whether *fn* takes a list by its signature.
-
-    The keyword is ``""`` if *fn* takes texts as its first positional argument.
-    """
+    """Return the keyword for texts (``""`` for a position), and whether *fn* takes a list."""
     try:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins have no readable signature.
@@ -252,15 +230,8 @@ def read_vectors(
 ) -> Vectors:
     """Return the vectors in the *result* of a function or service, as lists of floats.
 
-    Args:
-        result: One vector, a list of vectors, or a response of OpenAI's or Pinecone's client.
-        text_count: The number of texts. There must be one vector per text.
-        model_name: The model's name in error messages.
-        dimension: The required length of the vectors; ``None`` allows any length.
-
-    Raises:
-        EmbeddingError: The number of vectors is wrong, their lengths differ, or a number is not
-            finite.
+    *result* is one vector, a list of vectors, or a response of OpenAI's or Pinecone's client.
+    Raises `EmbeddingError` if there is not one vector of finite numbers and equal length per text.
     """
     tokens, rows = 0, result
     # Arrays also have `data`, which is no list.

@@ -53,11 +53,7 @@ _reported: dict[tuple[object, str], object] = {}
 
 
 def require_seconds_left(deadline: Deadline) -> float:
-    """Return the seconds left until *deadline*; raise `ModelError` if none are left.
-
-    The result is infinite if there is no deadline. The error's reason is ``cancelled`` if the
-    deadline was cancelled, else ``timeout``.
-    """
+    """Return the seconds left until *deadline*; raise ``timeout`` or ``cancelled`` if none are."""
     seconds = deadline.remaining()
     if seconds <= 0:
         # A cancelled deadline has the time 0.
@@ -75,14 +71,8 @@ def convert_client_error(
 ) -> ModelError:
     """Return the `ModelError` for an *error* of the ``openai`` client.
 
-    The message says what failed and what to check. It never contains a key, a query or a reply,
-    although providers often quote them.
-
-    Args:
-        error: The exception that the client raised. A `ModelError` is returned unchanged.
-        service: The model's name and host, as the message shows them.
-        address: The name of the option that sets the address.
-        timeout: The names of the options that set the timeouts.
+    The message never contains a key, a query or a reply, although providers often quote them.
+    *address* and *timeout* name the options to check.
     """
     if isinstance(error, ModelError):
         return error
@@ -150,11 +140,7 @@ def read_body_field(error: Exception, field_name: str) -> str:
 
 
 def read_retry_after(error: Exception) -> float | None:
-    """Return how many seconds to wait, according to the error's ``Retry-After`` header.
-
-    Returns ``None`` if there is no valid header. The header contains a number of seconds or a date
-    (RFC 9110, section 10.2.3). The non-standard header ``retry-after-ms`` takes precedence.
-    """
+    """Return the seconds in the ``Retry-After`` header, a number or a date (RFC 9110, 10.2.3)."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with suppress(ValueError):

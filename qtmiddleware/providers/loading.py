@@ -36,21 +36,11 @@ _log = get_logger("qtmiddleware.models")
 def load_model(
     class_name: str, model_name: str, make_error: Callable[[str], Exception], **options: Any
 ) -> Any:
-    """Load a sentence-transformers model, and return it.
+    """Load the class *class_name* of sentence-transformers with *model_name*, and return the model.
 
-    If the hub does not answer within ten seconds, the model must have been downloaded before.
-    Without this limit, the library would try for more than a minute.
-
-    Args:
-        class_name: The model's class in sentence-transformers.
-        model_name: A name on the model hub, or the path of a folder.
-        make_error: Receives an error message, and returns the exception to raise if the model
-            cannot be loaded.
-        **options: Arguments for the class. ``trust_remote_code`` is required.
-
-    Raises:
-        MissingExtra: The extra ``models`` is missing.
-        Exception: The model cannot be loaded. The exception is the result of *make_error*.
+    *model_name* is a name on the model hub or the path of a folder. If the hub does not answer
+    within ten seconds, the model must have been downloaded before. Raises what *make_error* makes
+    of a message, or `MissingExtra`.
     """
     try:
         import sentence_transformers
@@ -107,20 +97,13 @@ def load_model(
 
 
 def cut_text(model: Any, text: str) -> str:
-    """Return *text*, cut to a length that still fills the *model*'s maximum number of tokens.
-
-    Cutting saves time, because the model would tokenize the whole text first. Lone surrogates are
-    replaced, because tokenizers reject them.
-    """
+    """Return *text*, cut to a length that still fills the *model*'s maximum of tokens."""
     most = CHARS_PER_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
 
 
 def _can_reach_hub(model_name: str) -> bool:
-    """Return whether the model hub answers a request for *model_name* within `HUB_TIMEOUT` seconds.
-
-    Also returns ``True`` if the hub answers that it has no such model.
-    """
+    """Return whether the hub answers within `HUB_TIMEOUT`, even if it has no such model."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -46,10 +46,7 @@ def read_api_key() -> str:
 
 
 def find_address(base_url: str | None) -> str | None:
-    """Return the address for new clients; ``None`` if they use the SDK's default.
-
-    The address is *base_url*, or else ``QTM_LLM_BASE_URL``, or else ``OPENAI_BASE_URL``.
-    """
+    """Return the address: *base_url* or a variable's; ``None`` for the SDK's default."""
     values = (os.environ.get(name, "").strip() for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE))
     return base_url or next(filter(None, values), None)
 
@@ -61,11 +58,7 @@ def hash_address_and_key(base_url: str | None) -> int:
 
 
 def make_client(*, is_async: bool, address: str | None, **options: Any) -> Any:
-    """Return a new ``openai`` client with the key from the environment.
-
-    The client does not follow redirects, because they could send texts to another host. *address*
-    is the base URL; ``None`` uses the SDK's default.
-    """
+    """Return a new client that follows no redirects, which could send texts to another host."""
     import openai
 
     kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
@@ -104,8 +97,7 @@ def is_async_client(client: Any) -> bool:
 def is_plain_client(client: Any) -> bool:
     """Return whether *client* is an SDK client whose calls nobody has replaced.
 
-    Only such a client can be copied: tracing libraries replace the method ``create`` of one client,
-    and a copy would not be traced.
+    Tracing libraries replace the method ``create`` of one client. A copy would not be traced.
     """
     vendor = sys.modules.get("openai")
     # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.
@@ -188,10 +180,7 @@ class Clients:
         return str(address).rstrip("/")
 
     def get_sync_client(self) -> tuple[Any, int]:
-        """Return the client for a synchronous call, and how often to retry.
-
-        Raises `ModelError` if there is no API key.
-        """
+        """Return the client for a synchronous call, and how often to retry."""
         if self._sync is not None:
             return _take_over_retries(self._sync)
         return self._made.get(partial(self._make_client, is_async=False)), 0
@@ -260,10 +249,7 @@ class Clients:
 
 
 async def _close_at_shutdown(client: Any) -> AsyncGenerator[None]:
-    """Close *client* when the running event loop shuts down, or when this generator is freed.
-
-    An event loop, on shutdown, closes the async generators that were started in the loop.
-    """
+    """Close *client* when the running event loop shuts down, or when this generator is freed."""
     try:
         yield
     finally:
@@ -271,10 +257,7 @@ async def _close_at_shutdown(client: Any) -> AsyncGenerator[None]:
 
 
 def _take_over_retries(client: Any) -> tuple[Any, int]:
-    """Return a copy of *client* that does not retry, and how often *client* retries.
-
-    The SDK's own retries ignore the deadline.
-    """
+    """Return a copy that does not retry, as that ignores the deadline, and how often to retry."""
     if not is_plain_client(client) or not client.max_retries:
         return client, 0
     return client.with_options(max_retries=0), client.max_retries

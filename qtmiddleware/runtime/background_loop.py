@@ -58,16 +58,8 @@ async def _await(awaitable: Awaitable[T]) -> T:
 def run_in_background_loop(awaitable: Awaitable[T], timeout: float = NEVER) -> T:
     """Run *awaitable* in the background loop, and block until its result is known.
 
-    It sees the caller's context variables. It is cancelled at the timeout, or if the caller is
-    interrupted. Thread-safe.
-
-    Args:
-        awaitable: A coroutine, or another object that can be awaited in any event loop.
-        timeout: How many seconds to wait; by default without a limit.
-
-    Raises:
-        TimeoutError: There is no result within *timeout* seconds.
-        BaseException: The exception that *awaitable* raises.
+    It sees the caller's context variables. It is cancelled after *timeout* seconds, or if the
+    caller is interrupted.
     """
     future = asyncio.run_coroutine_threadsafe(_await(awaitable), _get_loop())
     try:

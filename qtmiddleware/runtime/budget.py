@@ -20,12 +20,7 @@ _MOST_RETRIES: Final = 1_000
 
 
 class Reservation:
-    """The cost reserved for one call, until `record_actual_cost` replaces it with the actual cost.
-
-    Attributes:
-        tokens: The reserved tokens; after `record_actual_cost`, the spent tokens.
-        usd: The reserved US dollars; after `record_actual_cost`, the spent US dollars.
-    """
+    """The cost reserved for one call, until `record_actual_cost` replaces it."""
 
     __slots__ = ("_calls", "_meter", "_minute", "tokens", "usd")
 
@@ -34,11 +29,9 @@ class Reservation:
         self.tokens, self.usd = 0, 0.0
 
     def record_actual_cost(self, tokens: int, usd: float, *, calls: int = 1) -> None:
-        """Replace the reserved amounts with the amounts that were spent.
+        """Replace the reserved amounts with the spent ones. Impossible amounts are ignored.
 
-        An impossible amount is ignored, and the reserved amount stays: a negative or infinite
-        number, NaN, or more than `MOST_TOKENS` tokens. Of *calls*, all but the first are retries,
-        which count as made now.
+        Of *calls*, all but the first are retries, which count as made now.
         """
         with self._meter.lock:
             self.replace(
@@ -64,12 +57,10 @@ class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last 24 hours.
 
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
-    cannot exceed a budget together. Tokens and dollars never stop counting too early, but may count
-    up to 1 minute too long. A forked process continues with its parent's counts. Thread-safe.
+    cannot exceed a budget together. A forked process continues with its parent's counts.
+    Thread-safe.
 
     Attributes:
-        clock: Returns the time in seconds.
-        lock: Protects the counts.
         calls: The times of the calls, oldest first.
         by_minute: The tokens and US dollars of all calls that began in the same minute.
     """
@@ -92,10 +83,7 @@ class Meter:
             return len(self.calls), *self._sum_spending()
 
     def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
-        """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call.
-
-        Both are the highest possible amounts. Raises the error of `find_exceeded_limit`.
-        """
+        """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call."""
         with self.lock:
             # Checked and counted under one lock, so that two callers cannot use the same budget.
             if (error := self._find_exceeded_limit(budget, tokens, usd)) is not None:

@@ -28,14 +28,9 @@ MAX_CHARS: Final = 1 << 20
 
 
 class TTLCache(Generic[V]):
-    """A cache that keeps up to *max_entries* values for *ttl_seconds* each.
+    """A thread-safe cache of the *max_entries* most recently used values, for *ttl_seconds* each.
 
-    If the cache is full, the least recently used value is dropped. Thread-safe.
-
-    Attributes:
-        max_entries: The maximum number of values.
-        hits: How often `get` returned a value.
-        misses: How often `get` returned ``None``.
+    *hits* and *misses* count how often `get` returned a value and ``None``.
     """
 
     def __init__(
@@ -52,10 +47,7 @@ class TTLCache(Generic[V]):
         self.change_limits(max_entries, ttl_seconds)
 
     def get(self, key: Hashable, *, is_counted: bool = True) -> V | None:
-        """Return the value stored under *key*; ``None`` if there is none or it has expired.
-
-        Pass a false *is_counted* for a question's second lookup, so that each question counts once.
-        """
+        """Return the value stored under *key*; ``None`` if there is none or it has expired."""
         with self._lock:
             since, value = self._entries.get(key, (float("-inf"), None))
             is_hit = since + self._ttl > self._clock()
@@ -93,10 +85,7 @@ class TTLCache(Generic[V]):
 class TransformationCache:
     """The transformations that one middleware has cached or is making now.
 
-    Attributes:
-        local: The cache in this process.
-        flights: The transformations that are being made. Callers with the same question share one.
-        shared: The cache that several processes share; ``None`` if the user passed none.
+    *shared* is the cache that several processes share; ``None`` if the user passed none.
     """
 
     def __init__(self, settings: Settings, shared: SharedCache | None = None) -> None:
@@ -125,12 +114,9 @@ def hash_key(cache_key: Hashable) -> str:
 class SharedCache:
     """A cache that several processes share.
 
-    A question waits at most `MAX_SECONDS` for a read, and at most a quarter of the time that is
-    left for the model. After a failure, no question uses the cache for *pause_seconds*, so that a
-    hanging cache does not slow down every question. Problems are added to the *degradations* that
-    the methods get.
-
-    Raises `ConfigError` if the user's *cache* has no methods ``get`` and ``set``.
+    A question waits at most `MAX_SECONDS`, and a quarter of the time that is left for the model.
+    After a failure, no question uses the cache for *pause_seconds*. Problems are added to
+    *degradations*.
     """
 
     def __init__(self, cache: Cache, pause_seconds: float) -> None:
@@ -201,10 +187,7 @@ def encode_transformation(transformation: Transformation, key: str) -> str:
 
 
 def decode_transformation(value: Any, key: str) -> Transformation | None:
-    """Return the transformation that `encode_transformation` encoded as *value* with *key*.
-
-    Returns ``None`` if *value* is anything else. It may be `bytes`, as some clients return them.
-    """
+    """Return the transformation that `encode_transformation` encoded as *value* with *key*."""
     if not isinstance(value, str | bytes) or len(value) > MAX_CHARS:
         return None
     try:

@@ -23,13 +23,7 @@ PROBE_WAIT_SECONDS: Final = 1e-3
 
 
 class BreakerState(StrEnum):
-    """The state of a circuit breaker.
-
-    Attributes:
-        CLOSED: All calls are allowed.
-        OPEN: No calls are allowed.
-        HALF_OPEN: One call at a time is allowed: the probe tests whether the service works again.
-    """
+    """The state of a circuit breaker. ``HALF_OPEN`` allows one call at a time, the probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -37,13 +31,7 @@ class BreakerState(StrEnum):
 
 
 class Attempt:
-    """One call that a `Breaker` allowed. The caller says how it ended.
-
-    Attributes:
-        is_probe: Whether the call tests if a half-open breaker can close.
-        pauses: The number of pauses that the service had asked for before the call began.
-        is_over: Whether the call's end was reported.
-    """
+    """One call that a `Breaker` allowed: the probe, or any other. The caller says how it ended."""
 
     __slots__ = ("_breaker", "is_over", "is_probe", "pauses")
 
@@ -55,10 +43,8 @@ class Attempt:
     def end(self, *, has_failed: bool | None, pause_seconds: float | None = None) -> None:
         """Tell the breaker how the call ended. Only the first report counts.
 
-        Args:
-            has_failed: Whether the call failed; ``None`` if the result is unknown, because the
-                caller stopped waiting. If this was the probe, the next call is a new probe.
-            pause_seconds: The pause that the service asked for (Retry-After), if any.
+        *has_failed* is ``None`` if the result is unknown, because the caller stopped waiting. The
+        service asked for *pause_seconds* (Retry-After).
         """
         # Checked without the lock, since an attempt that is over stays over.
         if not self.is_over:
@@ -69,17 +55,12 @@ class Attempt:
 class Breaker:
     """A circuit breaker: opens for *open_seconds* after *max_failures* failed calls in a row.
 
-    Then a single call, the probe, tests the service. If the probe succeeds, the breaker closes. If
-    the probe fails, the breaker opens for *open_seconds* again. If *max_failures* is 0, the breaker
-    never opens.
+    Then a single call, the probe, tests the service. If *max_failures* is 0, the breaker never
+    opens. If the service asks for a pause (Retry-After), the breaker opens for the pause, and no
+    probe follows, because the service is working. Calls that were already running when the pause
+    began, and ask for a pause too, are not counted again.
 
-    If the service asks for a pause (Retry-After), the breaker opens for the pause, or for
-    *open_seconds* if this is longer and the failure is the last of *max_failures*. No probe follows
-    a pause, because a service that asks for a pause is working. Calls that were already running
-    when the pause began, and ask for a pause too, are not counted again.
-
-    A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
-    Thread-safe; a forked process begins without running calls.
+    A breaker with a *name* logs a warning when it opens and when it closes. Thread-safe.
     """
 
     def __init__(
@@ -117,14 +98,7 @@ class Breaker:
                 self._open_until, self._needs_probe, self._probe = float("-inf"), False, None
 
     def report(self) -> tuple[BreakerState, int, int, float]:
-        """Return the breaker's state and counts, as `Health` shows them.
-
-        Returns:
-            state: The state.
-            failed calls: The number of failed calls in a row.
-            limit: How many failed calls in a row open the breaker; 0 if it never opens.
-            seconds: For how many more seconds the breaker stays open.
-        """
+        """Return the breaker's state and counts, as `Health` shows them."""
         seconds = self._remaining_seconds
         state = BreakerState.HALF_OPEN if self._needs_probe else BreakerState.CLOSED
         if seconds:

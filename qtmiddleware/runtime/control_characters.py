@@ -32,10 +32,7 @@ def escape_json(document: str) -> str:
 
 
 def escape_hidden(text: str) -> str:
-    r"""Return *text* with an escape such as ``\u202e`` in place of each hidden character.
-
-    Tabs and line feeds stay, and Windows' line ends become line feeds.
-    """
+    r"""Return *text* with an escape such as ``\u202e`` in place of each hidden character."""
     return _PATTERN.sub(_escape, text.replace("\r\n", "\n"))
 
 

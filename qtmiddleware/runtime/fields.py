@@ -16,30 +16,21 @@ _BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
 
 
 def read_field(holder: Any, field_name: str) -> Any:
-    """Return the value of the key or attribute *field_name*; ``None`` if *holder* does not have it.
-
-    Strings and bytes have no fields.
-    """
+    """Return the value of the key or attribute *field_name*; ``None`` if there is none."""
     if isinstance(holder, Mapping):
         return holder.get(field_name)
     return None if isinstance(holder, str | bytes) else getattr(holder, field_name, None)
 
 
 def read_value_at_path(container: Any, path: Sequence[str]) -> Any:
-    """Return the value at the end of *path* inside *container*.
-
-    Returns ``None`` if there is no such value, or if reading the value raises an exception.
-    """
+    """Return the value at the end of *path*; ``None`` if it cannot be read."""
     with suppress(Exception):
         return reduce(read_field, path, container)
     return None
 
 
 def replace_value_at_path(container: Any, path: Sequence[str], value: Any) -> Any:
-    """Return a copy of *container* with *value* at the end of *path*.
-
-    The objects along the path are copied too, so that *container* does not change.
-    """
+    """Return a copy of *container* with *value* at the end of *path*."""
     if not path:
         return value
     new = {path[0]: replace_value_at_path(read_field(container, path[0]), path[1:], value)}
@@ -68,10 +59,7 @@ def replace_value_at_path(container: Any, path: Sequence[str], value: Any) -> An
 
 
 def read_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of *function*, by name.
-
-    Raises `ValueError` or `TypeError` if the parameters are unknown, as for some builtins.
-    """
+    """Return the parameters by name; raise `ValueError` or `TypeError` if they are unknown."""
     try:
         return inspect.signature(function).parameters
     except NameError:

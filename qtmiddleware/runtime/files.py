@@ -11,10 +11,7 @@ PRIVATE: Final = 0o600
 
 
 def refuse_link(path: Path) -> None:
-    """Raise `OSError` if *path* is a link.
-
-    Whoever created the link could otherwise choose which file is overwritten.
-    """
+    """Raise `OSError` if *path* is a link, whose maker would choose the file to overwrite."""
     if path.is_symlink():
         real = os.path.realpath(path)
         raise OSError(
@@ -23,11 +20,7 @@ def refuse_link(path: Path) -> None:
 
 
 def open_for_writing(path: Path, flags: int) -> int:
-    """Open the file at *path* with *flags*, for writing, and return its descriptor.
-
-    A new file is accessible only to its owner. Raises `OSError` if the file cannot be opened or
-    *path* is a link.
-    """
+    """Open the file at *path* and return its descriptor. A new file is its owner's alone."""
     refuse_link(path)
     # Somebody may create a link after the check, or a pipe, which would block forever.
     return os.open(
@@ -38,9 +31,7 @@ def open_for_writing(path: Path, flags: int) -> int:
 def append_line(path: Path, line: bytes) -> None:
     """Append *line* and a line break in one write, so that concurrent writers never mix lines.
 
-    A missing file is created, accessible only to its owner. An existing file keeps its permissions.
-    If the file ends with an unfinished line, *line* begins on a new line. Raises `OSError` if the
-    file cannot be written, *path* is a link, or the disk is full.
+    If the file ends with an unfinished line, *line* begins on a new line. Raises `OSError`.
     """
     data = line + b"\n"
     descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)

@@ -33,7 +33,7 @@ def register_fork_reset(resettable: Resettable) -> None:
 
 
 def make_lock() -> threading.Lock:
-    """Return a lock that is free in every forked process, even if a thread of the parent held it.
+    """Return a lock that is free in every forked process, even if the parent held it.
 
     It is a real `threading.Lock`, because an interrupt inside a wrapper could leave a lock held.
     """
@@ -43,10 +43,7 @@ def make_lock() -> threading.Lock:
 
 
 def leave_to_parent(*connections: object) -> None:
-    """Keep the parent's *connections* in a forked process, so that they are never closed there.
-
-    Closing them could wait for a lock that a thread of the parent held.
-    """
+    """Never close *connections* in this process, which could wait for a lock of the parent."""
     _left_to_parent.extend(connections)
 
 

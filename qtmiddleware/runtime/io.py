@@ -46,14 +46,10 @@ CHECK_SECONDS: Final = 0.5
 
 @dataclass(eq=False, repr=False, slots=True)
 class Outcome(Generic[T]):
-    """The outcome of a piece of work: a *value*, an *error*, or neither if it was late.
+    """The outcome of a piece of work: a *value*, an *error*, or neither if it was *late*.
 
-    Attributes:
-        value: The result.
-        error: The exception that was raised.
-        seconds: The duration. If the work was late, how long the caller waited.
-        began: When the work began, on the clock of `time.perf_counter`.
-        late: Whether the work was still unfinished when the caller stopped waiting.
+    *seconds* is the duration, or how long the caller waited. *began* is a time of
+    `time.perf_counter`.
     """
 
     value: T | None = None
@@ -164,11 +160,7 @@ class Beside(Generic[T]):
         return await self._work()
 
     async def cancel(self, *, in_generator: bool = False) -> None:
-        """Stop waiting for the work, unless it has ended.
-
-        *in_generator* says that the caller is an asynchronous generator, which may await while it
-        is being closed.
-        """
+        """Stop waiting for the work. Only an *in_generator* may await while it is being closed."""
 
 
 class Mailbox(Generic[T]):
@@ -194,10 +186,7 @@ class IO:
     """Does a flow's work: one piece after the other, in the caller's thread and task.
 
     This is the way under an event loop that is not asyncio's, which blocking calls block. `Threads`
-    and `Tasks` do several pieces at the same time.
-
-    Args:
-        bulkhead: The threads for the flow's work, but for the search for the question.
+    and `Tasks` do several pieces at the same time, in threads of the *bulkhead*.
 
     Attributes:
         has_loop: Whether asyncio's event loop runs the flow. If not, models and embedders block.
@@ -267,10 +256,7 @@ class IO:
 
 
 async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T]:
-    """Do *works* at the same time, at most *limit* at once, and return their results in order.
-
-    If some work raises an exception, no other work begins and the exception is raised here.
-    """
+    """Return the results of *works* in order. After an error, no other work begins."""
     # Work that has not begun at a deadline never does.
     deadline = Deadline()
 

@@ -24,9 +24,8 @@ _LOGGING_KEYWORDS: Final = frozenset({"exc_info", "stack_info", "stacklevel", "e
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that ignores exceptions of its handlers and filters.
 
-    Additional keyword arguments are stored in the record's attribute ``qtm``, a dictionary for
-    programs. The entry ``event`` names what happened. No entry contains the text of a query,
-    passage or reply.
+    Additional keyword arguments are stored in the record's attribute ``qtm``, for programs. The
+    entry ``event`` names what happened. No entry contains the text of a query, passage or reply.
     """
 
     def process(
@@ -56,11 +55,7 @@ def quote_text(text: str) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the traceback of *error* as text, without keys, for a record at DEBUG level.
-
-    Do not log the result at a higher level, because it may quote a query or passage. A long text is
-    cut.
-    """
+    """Return the traceback of *error* without keys, only for DEBUG: it may quote a query."""
     from traceback import format_exception
 
     from qtmiddleware.config.errors import hide_secrets
@@ -99,18 +94,7 @@ class LogSampler:
         stacklevel: int = 1,
         **values: Any,
     ) -> None:
-        """Log an event with those reasons that were not logged recently.
-
-        Args:
-            logger: The logger that writes the record.
-            event_name: The event, such as "answer degraded".
-            reasons: The reasons for the event. Each reason is sampled separately.
-            message: The text of the record; by default *event_name*.
-            details: More text to log for some of the reasons, by reason.
-            level: The record's level.
-            stacklevel: How many frames up the caller's line is.
-            **values: More values for programs, in the record's attribute ``qtm``.
-        """
+        """Log an event with those reasons that were not logged recently."""
         # Most retrievals are not degraded. They do not wait for the lock.
         if not reasons and not self._skipped:
             return
@@ -132,10 +116,7 @@ class LogSampler:
             )
 
     def flush(self, logger: SafeLogger, *, min_age_seconds: float = 0.0) -> None:
-        """Log how many records were skipped for each event and reason, and forget these reasons.
-
-        Only reasons whose last record is at least *min_age_seconds* old are included.
-        """
+        """Log how many records were skipped for each event and reason, and forget these reasons."""
         with self._lock:
             now = self._clock()
             ended = {

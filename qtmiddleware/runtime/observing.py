@@ -52,12 +52,9 @@ class _GuardedObserver:
 
 
 class Observation:
-    """Reports the start and the end of one operation to the observers.
+    """Reports one operation to the observers, as a context manager around it.
 
-    Use it as a context manager around the operation. Without observers, it does nothing.
-
-    Attributes:
-        operation: The operation. ``None`` for the root, which is only the parent of others.
+    The root has no operation, and is only the parent of others. Without observers, it does nothing.
     """
 
     __slots__ = ("_began", "_observers", "_result", "_running", "operation")
@@ -80,14 +77,7 @@ class Observation:
     def make_child(
         self, kind: Any, name: str = "", model: Any = None, **fields: Any
     ) -> Observation:
-        """Return an observation for an operation inside this operation. It has not started yet.
-
-        Args:
-            kind: The new operation's kind.
-            name: The new operation's name.
-            model: The model that performs the operation, if any.
-            **fields: The other fields of the new `Operation`.
-        """
+        """Return an observation for an operation inside this operation. It has not started yet."""
         if not self._observers:
             return self
         if model is not None:
@@ -152,10 +142,7 @@ NOT_OBSERVED: Final = Observation()
 
 
 def make_root_observation(observers: Sequence[Observer]) -> Observation:
-    """Return the observation that is the parent of all top-level operations.
-
-    Raises `ConfigError` if an observer has no ``on_start`` or ``on_end``.
-    """
+    """Return the observation that is the parent of all top-level operations."""
     return Observation(tuple(map(_GuardedObserver, observers))) if observers else NOT_OBSERVED
 
 
@@ -201,10 +188,7 @@ _telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=N
 
 
 def is_inside_hook() -> bool:
-    """Return whether the calling code runs inside a retrieval hook.
-
-    A retrieval inside a hook does not call the hook again, because that would never end.
-    """
+    """Return whether a hook is running. Calling it again would never end."""
     return bool(_telling.get())
 
 

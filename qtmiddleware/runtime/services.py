@@ -40,22 +40,16 @@ class Search:
     The performer sets *embed_seconds* and the attributes after it.
 
     Attributes:
-        text: The text to search for. ``None`` repeats the caller's call unchanged, because its
-            question is not a text.
-        top_k: How many passages to request. ``None`` requests as many as the caller did. The
-            performer sets it to ``None`` if it repeats the search so.
+        text: The text; ``None`` repeats the caller's call unchanged, as its question is no text.
+        top_k: How many passages to request; ``None`` for as many as the caller did.
         vector: The text's vector, if it is already known.
-        narrow_by: Until when the search may be repeated with the caller's number of passages if it
-            fails; ``None`` for never.
-        fields: The document fields to search for the text's words, instead of the caller's own
-            clauses.
-        kind, weight: How the text relates to the question, and its weight; for observers.
-        observation: Reports the search to the observers.
+        narrow_by: Until when a failed search may be repeated with the caller's number of passages.
+        fields: The document fields to search, instead of the caller's own clauses.
+        kind, weight, observation: For observers.
         embed_seconds: How many seconds embedding the text took.
         calls: How often the function was called.
-        was_refused: Whether the function rejected the call and was called again with other
-            arguments.
-        initial: The rankings that the backend merged into the response, by name; empty if unknown.
+        was_refused: Whether the function was called again with other arguments.
+        initial: The rankings that the backend merged into the response, by name.
         reads: The read units that each request to the vector database used.
     """
 
@@ -120,8 +114,6 @@ class Services:
     """What a flow can have done for it.
 
     Attributes:
-        io: How calls are made: with threads or with tasks.
-        performer: Makes the calls.
         limit: The maximum number of calls at once.
         observation: The operation that the calls are parts of.
         models: The models to report to the observers, by use: ``embedding`` and ``rerank``.
@@ -170,11 +162,7 @@ class Services:
     async def ask(
         self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None
     ) -> Reply:
-        """Return the reply of *model*, or of the performer's own model, to *prompt*.
-
-        Raises:
-            ModelError: There is no model, or it gave no usable reply.
-        """
+        """Return the reply of *model*, or of the performer's own model, to *prompt*."""
         model = model or self.performer.model
         if model is None:
             raise ModelError("unavailable", "no language model is configured")
@@ -202,10 +190,7 @@ class Services:
             return observation.keep_result(await self.io.blocking(call))
 
     async def tell(self, hook: RetrievalHook, retrieval: Retrieval) -> Outcome[None]:
-        """Call *hook* with *retrieval*, for at most `HOOK_SECONDS`.
-
-        Without an event loop, a hook that is not asynchronous runs in the caller's thread.
-        """
+        """Call *hook* with *retrieval*, for at most `HOOK_SECONDS` if it does not block."""
 
         async def call_hook() -> None:
             with mark_running_hook():
@@ -228,10 +213,7 @@ def can_await(model: object, io: IO) -> bool:
 
 
 def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """Return an observation for embedding *texts*, which has not started yet.
-
-    It is a part of the operation *parent*.
-    """
+    """Return an observation for embedding *texts*, which has not started yet."""
     counts = {"texts": len(texts)}
     return parent.make_child("embedding", "", embedder, counts=counts, content=texts)
 

@@ -18,10 +18,7 @@ from qtmiddleware.types import Deadline
 class Flight:
     """A computation that one caller, the leader, performs for all callers that need its result.
 
-    Attributes:
-        deadline: The leader's deadline, in seconds on the monotonic clock.
-        result: What the other callers, the followers, wait for. It becomes ``None`` if the leader
-            gave up. Then a follower may become the leader.
+    *result* becomes ``None`` if the leader gave up. Then a follower may become the leader.
     """
 
     __slots__ = ("deadline", "result")
@@ -63,12 +60,8 @@ class SingleFlight:
 
         A leader computes the result and then calls `land_flight`. The caller leads if nobody
         computes the result yet, or if the leader is overdue, for example because its event loop was
-        stopped. A caller inside the leader's own call leads a flight of its own, because it must
-        not wait for the leader, which waits for it.
-
-        Args:
-            key: Identifies the result.
-            deadline: The caller's deadline as a leader, in seconds on the monotonic clock.
+        stopped. A caller inside the leader's own call leads a flight of its own, because the leader
+        waits for it.
         """
         led = _led.get()
         with self._lock:

@@ -28,12 +28,8 @@ async def stream_reply(
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of *model*'s reply and then the whole reply as a `Reply`.
 
-    After the whole reply, a model may yield a second `Reply` with the costs; this function waits
-    for it at most 5 seconds. Closing this generator stops the model at its next piece. Under an
-    event loop that is not asyncio's, there is one piece: the whole reply.
-
-    Raises:
-        ModelError: The model failed or was late, or no thread is free.
+    After the whole reply, a model may yield a second `Reply` with the costs. Closing this generator
+    stops the model at its next piece. Raises `ModelError`.
     """
     if not services.io.can_wait:
         yield await services.ask(prompt, deadline, model)

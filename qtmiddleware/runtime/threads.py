@@ -39,11 +39,9 @@ class Bulkhead:
     """A pool of at most *limit* daemon threads. An idle thread ends after 10 seconds.
 
     If no thread is free, a call is rejected at once, because it could wait forever behind calls
-    that hang. Rejected calls are logged once a minute. Thread-safe; a forked process begins without
-    threads. Source: Nygard, Release It!, 2007.
+    that hang. With `sys.maxsize`, no call is ever rejected. Source: Nygard, Release It!, 2007.
 
     Attributes:
-        limit: The maximum number of threads in use. With `sys.maxsize`, no call is ever rejected.
         refused: How many calls were rejected.
         in_use: How many threads are in use now.
         given_up: How many calls were abandoned because they were late.
@@ -143,14 +141,7 @@ current_bulkhead: Final[ContextVar[Bulkhead]] = ContextVar("current_bulkhead", d
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """Run *call* in a thread of the `current_bulkhead` and await its result.
-
-    The event loop's default pool is not used, because it is small and belongs to the application.
-
-    Raises:
-        ModelError: ``overloaded`` if no thread is free.
-        BaseException: The exception that *call* raises.
-    """
+    """Run *call* in a thread of the `current_bulkhead` and await its result."""
     bulkhead, future = current_bulkhead.get(), Future[tuple[Any, BaseException | None]]()
     bulkhead.start(partial(copy_context().run, _settle, future, call))
     try:

@@ -27,15 +27,9 @@ _ALLOWED = (
 def make_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
     """Return a language model that calls *client_or_model* with the options from *settings*.
 
-    *client_or_model* is one of:
-
-    - ``None``: the model makes an ``openai`` client on first use.
-    - An object with ``name``, ``complete`` and ``acomplete``: it is returned unchanged.
-    - An ``openai`` client, or a pair of a sync and an async client.
-    - A chat model or a function, called as `CallableModel` describes.
-
-    A client calls the model that the setting ``transformationModel`` names. Raises `ConfigError`
-    for any other object.
+    *client_or_model* is ``None`` for a client made on first use, an ``openai`` client or a pair, an
+    object with ``name``, ``complete`` and ``acomplete``, or what `CallableModel` takes. Raises
+    `ConfigError` for any other object.
     """
     from qtmiddleware.providers.llms import callable as callables
     from qtmiddleware.providers.llms.openai import OpenAIModel

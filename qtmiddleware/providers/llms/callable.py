@@ -30,21 +30,10 @@ class CallableModel:
 
     A function gets the messages ``[{"role", "content"}, ...]`` in its parameter ``messages``, or in
     its first parameter. If the parameter is called ``prompt`` or is annotated ``str``, the function
-    gets one text with the instructions and the question. The result may be awaitable. `read_answer`
-    reads the result.
+    gets one text. A required parameter ``model`` gets *model*. `read_answer` reads the result.
 
-    - An async function is awaited in the caller's event loop. For a synchronous caller, it runs in
-      the background loop. At the deadline, the call is cancelled.
-    - A synchronous function runs in the caller's thread. For an async caller, it runs in a daemon
-      thread. It cannot be stopped: at the deadline, the async caller only stops waiting.
-
-    Args:
-        fn: The function, chat model, chain or LLM.
-        model: The value for the function's parameter ``model``, if the parameter is required.
-        options: The prices.
-
-    Raises:
-        ModelError: A call failed. `convert_function_error` describes the reasons.
+    An async function is awaited in the caller's event loop, or in the background loop. A
+    synchronous function runs in the caller's thread, or in a daemon thread for an async caller.
     """
 
     can_async = True

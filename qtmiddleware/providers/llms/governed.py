@@ -43,18 +43,10 @@ def is_builtin_model(model: object) -> bool:
 class GovernedModel:
     """Calls *inner*, unless the circuit breaker is open or the budget is used up.
 
-    A call that is not made raises `ModelError` ``circuit_open`` or ``over_budget``.
-
-    The breaker counts each call as one of:
-
-    - a success: a reply, or an answer that is refused, empty or too long;
-    - a failure: a timeout of a call that had at least half of the time that *settings* allow, or an
-      error that this list does not name;
-    - neither: a timeout of a call that had less than half of that time, a cancelled call, a bug in
-      the user's code, or a lack of threads.
-
-    If the service asks for a pause (429 with Retry-After), the model is not called until the pause
-    ends.
+    A call that is not made raises `ModelError` ``circuit_open`` or ``over_budget``. The breaker
+    counts a refused, empty or too long answer as a success. It does not count a timeout of a call
+    that had less than half of the time that *settings* allow, a cancelled call, a bug in the user's
+    code, or a lack of threads. All other errors are failures.
 
     Raises `ConfigError` if the budget limits the cost and the price of *inner* is unknown.
     """
@@ -100,10 +92,7 @@ class GovernedModel:
         return repr(self.inner)
 
     def find_blocking_error(self) -> ModelError | None:
-        """Return the error ``circuit_open`` or ``over_budget`` that a call would raise now.
-
-        Returns ``None`` if calls are allowed. Does not call the model.
-        """
+        """Return the error ``circuit_open`` or ``over_budget`` that a call would raise now."""
         rest = self.breaker.wait_seconds
         status = "being tested with one call"
         if rest > PROBE_WAIT_SECONDS:
@@ -169,11 +158,7 @@ class GovernedModel:
     def _govern_call(
         self, prompt: Prompt, deadline: Deadline
     ) -> Generator[Callable[[T], T], None, None]:
-        """Report a call's result to the breaker, and its cost to the budget.
-
-        Yields a function that records what the model sent: a piece of the reply, or the `Reply`.
-        Raises `ModelError` if no call is allowed, and instead of any other error of the model.
-        """
+        """Report a call's result to the breaker, and its cost to the budget."""
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
         has_enough_time = require_seconds_left(deadline) >= self._min_seconds

@@ -83,16 +83,7 @@ def build_request(
     streams: bool = False,
     levels: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the keyword arguments for ``chat.completions.create``.
-
-    Args:
-        model: The name of the model.
-        options: The options of the requests.
-        prompt: The prompt to send.
-        host: The service's host.
-        streams: Whether to ask for a stream.
-        levels: The level of each option: 0, the default, is the best, and a higher one is simpler.
-    """
+    """Return the arguments for ``chat.completions.create``; a higher level is a simpler option."""
     # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
     name = model.lower().rpartition("/")[2]
     efforts = (effort for pattern, effort in _LEAST_EFFORTS.items() if pattern.match(name))
@@ -128,12 +119,7 @@ class Attempts:
     again.
 
     Attributes:
-        client: The client that sends the requests.
-        retries: How often a request may be repeated after an outage.
-        build: Builds a request with the given levels of the options.
         known: The levels that the service is known to accept; new knowledge is added.
-        service: The name of the model and of its host.
-        deadline: The time limit. There is no retry that would begin later.
         count: The number of requests.
         seconds: The maximum time of the last request in seconds.
     """
@@ -173,10 +159,7 @@ class Attempts:
         return {**self._sent, "timeout": timeout}
 
     def choose_pause(self, error: Exception) -> float:
-        """Return the seconds to wait before the next request.
-
-        Raises the `ModelError` for *error* if no other request can help.
-        """
+        """Return the seconds to wait before the next request."""
         option, is_certain = find_rejected_option(error, self._sent)
         if option and self._lower_option(option):
             # A guess is remembered only after the service has accepted the simpler request.

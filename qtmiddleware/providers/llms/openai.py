@@ -31,27 +31,18 @@ Piece = str | Reply
 class OpenAIModel:
     """Calls a language model through the ``openai`` client.
 
-    - With *structured_output* ``auto``, the first request asks for a JSON schema. If the service
-      rejects the schema, the next request asks for ``json_object``, and then for plain text. A
-      rejected ``temperature``, ``reasoning_effort``, token limit or stream option is lowered or
-      omitted in the same way. The process remembers per address and model what was rejected.
-    - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort that they
-      accept. If the model reasons, 10,000 tokens are added to the limit, and no temperature is
-      sent.
-    - Every request times out at the deadline, or at the client's own timeout if that is earlier. A
-      client's ``max_retries`` is respected, but no retry begins after the deadline, and a service
-      that asks for a longer pause is reported at once. Clients made here do not retry. A blocking
-      call may exceed the deadline if the service sends its answer very slowly.
+    - With *structured_output* ``auto``, a rejected JSON schema becomes ``json_object``, and then
+      plain text. Other rejected options are lowered or omitted in the same way. The process
+      remembers per address and model what was rejected.
+    - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort they accept.
+    - Every request times out at the deadline. A client's ``max_retries`` is respected, but no retry
+      begins after the deadline. Clients made here do not retry.
     - If the user gave only an async client, blocking calls run in the background loop.
     - A stream yields a `Reply` without cost as soon as the text is complete, and the whole `Reply`
       at the end, because a service may keep the stream open to send the token counts.
 
-    Args:
-        model: The name of a chat model, such as ``gpt-4o-mini``.
-        options: The options of the requests, and the prices.
-        client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
-            several models share. By default, clients are made on first use with the key from
-            ``OPENAI_API_KEY``. A user's own server needs no key.
+    *client* is an ``openai`` client, a pair of a sync and an async one, or `Clients`. By default,
+    clients are made on first use with the key from ``OPENAI_API_KEY``.
     """
 
     def __init__(
@@ -158,19 +149,13 @@ class OpenAIModel:
         return Attempts(*client, build, known, f"{self.name} at {host}", deadline)
 
     def _finish(self, reply: Reply, attempts: Attempts) -> Reply:
-        """Return *reply* with the number of requests and the cost.
-
-        A reply also proves that the service accepted the options of the last request.
-        """
+        """Return *reply* with the requests and the cost, and remember what was accepted."""
         attempts.remember_levels()
         usd = self.prices.compute_cost(reply.input_tokens, reply.output_tokens)
         return replace(reply, calls=attempts.count, cost_usd=usd)
 
     def warm_up(self) -> None:
-        """Load the modules, the prices and the client that the first request needs.
-
-        No request is sent. Raises `ModelError` if there is no API key.
-        """
+        """Load the modules, the prices and the client that the first request needs."""
         from openai.resources.chat import completions
 
         _ = completions.Completions
@@ -225,10 +210,7 @@ async def _read_chunks(answer: Any, deadline: Deadline) -> AsyncGenerator[Any, N
 class _StreamReader:
     """Builds one reply from the chunks of a stream.
 
-    Attributes:
-        text: The text so far.
-        end: Why the model stopped; ``""`` until the text is complete. The token counts may still be
-            missing.
+    *end* says why the model stopped, and is ``""`` until the text is complete.
     """
 
     def __init__(self) -> None:
@@ -237,10 +219,7 @@ class _StreamReader:
         self._has_begun = False
 
     def read(self, chunk: Any) -> str:
-        """Return the text in *chunk*, which may be a whole completion.
-
-        Raises the errors of `read_completion`.
-        """
+        """Return the text in *chunk*, which may be a whole completion."""
         replies.raise_if_gateway_error(chunk)
         # The counts come last, in a chunk without choices. Some services name the model only once.
         for name in ("model", "id", "usage"):

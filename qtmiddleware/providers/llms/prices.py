@@ -13,24 +13,14 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A model's prices in US dollars per million tokens.
-
-    Attributes:
-        model: The model's name, such as ``gpt-4o-mini``.
-        input: The price of input tokens; ``None`` uses the list price from `find_prices`.
-        output: The price of output tokens; ``None`` uses the list price from `find_prices`.
-    """
+    """A model's prices in US dollars per million tokens. ``None`` uses the list price."""
 
     model: str
     input: float | None = None
     output: float | None = None
 
     def compute_cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """Return the cost of a call in US dollars; ``None`` if it is unknown.
-
-        The cost is unknown if a price is unknown, or if the number of tokens is 0 or more than
-        `MOST_TOKENS`.
-        """
+        """Return the cost in US dollars; ``None`` if a price or the tokens are unknown."""
         if not 0 < input_tokens + output_tokens <= MOST_TOKENS:
             return None
         input_price = self.input
@@ -45,11 +35,9 @@ class Prices:
 
 @cache
 def find_prices(model: str) -> tuple[float, float] | None:
-    """Return the input and output prices of *model*; ``None`` if they are unknown.
+    """Return OpenAI's prices of *model* in US dollars per million tokens: for input and output.
 
-    *model* is OpenAI's name for the model. Prices are in US dollars per million tokens. They come
-    from the package genai-prices (extra ``prices``). Without the package, all prices are unknown.
-    This function sends no request.
+    They come from the package genai-prices (extra ``prices``); without it, they are unknown.
     """
     try:
         from genai_prices import Usage, calc_price

@@ -61,10 +61,7 @@ def read_completion(completion: Any) -> Reply:
 
 
 def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
-    """Return the reply in the *answer* that the user's function *fn_name* gave to *prompt*.
-
-    *answer* is one of the types that `ACCEPTED` lists. Raises the errors of `read_completion`.
-    """
+    """Return the reply in the *answer* that the user's function *fn_name* gave to *prompt*."""
     if isinstance(answer, str):
         return make_reply(answer, None)
     if isinstance(read_field(answer, "choices"), list | tuple):
@@ -89,14 +86,7 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
 def make_reply(
     text: str | None, completion: Any, message: Any = None, finish_reason: Any = None
 ) -> Reply:
-    """Return the reply with *text*; raise the errors of `read_completion`.
-
-    Args:
-        text: The reply's text; ``None`` if it has none.
-        completion: The object that contains the token counts, the model's name and the id.
-        message: The message that the model wrote, which may say that the model refused.
-        finish_reason: The provider's reason for the end of the answer.
-    """
+    """Return the reply with *text*; raise the errors of `read_completion`."""
     end = finish_reason.lower() if isinstance(finish_reason, str) else ""
     raise_if_refused(message, end)
     text = replace_surrogates(text or "")

@@ -30,14 +30,9 @@ _ALLOWED: Final = (
 def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     """Return a reranker that scores texts with *candidate*.
 
-    *candidate* is one of:
-
-    - ``None``: the reranker uses the model that ``rerank.model`` names.
-    - An object with ``name`` and ``rerank``: it is returned unchanged.
-    - A sentence-transformers cross-encoder, or another object with ``predict``.
-    - A function that takes the question and the texts, and returns scores.
-
-    Raises `ConfigError` for any other object, and for async functions.
+    *candidate* is ``None`` for the model that ``rerank.model`` names, an object with ``name`` and
+    ``rerank``, an object with ``predict`` such as a cross-encoder, or a function of the question
+    and the texts. Raises `ConfigError` for any other object, and for async functions.
     """
     if candidate is None:
         return _make_reranker_for_model(
@@ -80,17 +75,9 @@ def _make_reranker_for_model(model_name: str, *, trust_remote_code: bool) -> Rer
 
 
 class CallableReranker:
-    """Scores passages by calling a user's function.
+    """Scores passages with a function that takes the question and the texts.
 
-    Exceptions of the function pass through unchanged.
-
-    Args:
-        fn: A synchronous function that takes the question and a list of texts. The function returns
-            one score per text, in the order of the texts, as a list, tuple or array. Higher is
-            better.
-
-    Raises:
-        ModelError: A call does not return one finite number per text. The reason is ``unparsable``.
+    It returns one score per text, as a list, tuple or array. Exceptions pass through unchanged.
     """
 
     model_name = ""

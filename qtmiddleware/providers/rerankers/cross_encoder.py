@@ -22,30 +22,17 @@ AGAIN_SECONDS: Final = 60.0
 class CrossEncoderReranker:
     """Scores passages with a sentence-transformers cross-encoder (Nogueira and Cho 2019).
 
-    The default model is for English. It has 23 million parameters (91 MB) and the Apache License
-    2.0. Its scores are logits and may be negative.
-
-    ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters) is for other languages.
-    Its licence, CC BY-NC 4.0, does not allow commercial use. It runs its own code, so it needs
-    *trust_remote_code* (``rerank.trustRemoteCode``).
-
-    The model is loaded by the first call or by `load`. Thread-safe: one thread scores at a time,
-    because the tokenizers cannot be shared.
+    The default model is for English: 23 million parameters (91 MB), Apache License 2.0. Scores are
+    logits and may be negative. The model is loaded by the first call or by `load`; a failed load is
+    tried again after a minute. Thread-safe: one thread scores at a time, because the tokenizers
+    cannot be shared.
 
     Args:
         model: A name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         batch_size: The number of question-passage pairs per batch.
         trust_remote_code: Whether to run code that comes with the model.
-        max_length: The maximum number of tokens per pair; by default the model's maximum. Longer
-            texts are cut.
-
-    Raises:
-        ConfigError: The model needs *trust_remote_code*.
-        MissingExtra: The extra ``models`` is missing at the first use.
-        ModelError: A call failed. The reason is ``unavailable`` if the model cannot be loaded or
-            fails, and ``unparsable`` if it does not return one finite number per passage. A failed
-            load is tried again after a minute.
+        max_length: The maximum number of tokens per pair; by default the model's maximum.
     """
 
     def __init__(

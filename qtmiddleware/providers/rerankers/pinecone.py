@@ -20,18 +20,10 @@ _MOST_DOCUMENTS_ELSEWHERE: Final = 100
 class PineconeReranker:
     """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
-    Scores are from 0 to 1. If there are more texts than a request allows (100 or 200, depending on
-    the model), several requests are sent. Pinecone cuts texts that are too long. A blank text gets
-    the score 0 without a request. The client retries failed requests. Exceptions of the client pass
-    through unchanged.
-
-    Args:
-        model: The model's name, with or without the prefix ``pinecone/``.
-        client: A ``pinecone.Pinecone``. By default, the reranker makes a client on first use with
-            the key from ``PINECONE_API_KEY``.
-
-    Raises:
-        ModelError: There is no key, or the answer does not contain one finite score per text.
+    Scores are from 0 to 1. Several requests are sent if there are more texts than one allows. A
+    blank text gets the score 0 without a request. *client* is a ``pinecone.Pinecone``; by default
+    one is made on first use with the key from ``PINECONE_API_KEY``. Its exceptions pass through
+    unchanged.
     """
 
     provider = "pinecone"

@@ -17,7 +17,7 @@ from qtmiddleware.testing import ScriptedModel
 from tests.support.concurrency_world import QUERY, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
 from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
-from tests.support.waiting import await_until, timeout_when
+from tests.support.waiting import await_until
 
 pytestmark = pytest.mark.thorough
 
@@ -61,13 +61,6 @@ def test_a_streamed_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None
     )
     assert cancelled_at_every_step(streaming(wrapped), counted) > 10
     assert asyncio.run(streaming(wrapped)()) == asyncio.run(wrapped.aanswer(QUERY)).text
-
-
-def test_transformations_can_be_cancelled_wherever_they_wait() -> None:
-    counted = Counted()
-    middleware = qtm.QueryMiddleware(config("all"), client=Model(counted))
-    assert cancelled_at_every_step(lambda: middleware.atransform([QUERY, *SUBS]), counted) > 5
-    assert [made.notes for made in asyncio.run(middleware.atransform([QUERY, *SUBS]))] == [()] * 4
 
 
 def test_a_search_in_threads_can_be_cancelled_wherever_it_is_waited_for() -> None:
@@ -126,34 +119,6 @@ async def hanging() -> AsyncIterator[tuple[Any, Counted]]:
             return found(query, top_k)
 
     yield qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve), counted
-
-
-async def test_a_timeout_around_a_call_ends_everything_it_began() -> None:
-    async with hanging() as (wrapped, counted):
-        with pytest.raises(TimeoutError):
-            async with timeout_when(lambda: counted.begun == 5):
-                await wrapped.aretrieve(QUERY)
-        assert counted.begun == counted.ended == 5
-        assert len(asyncio.all_tasks()) == 1
-
-
-async def test_a_failing_sibling_in_a_task_group_ends_everything_the_call_began() -> None:
-    async with hanging() as (wrapped, counted):
-
-        async def fails() -> None:
-            await await_until(lambda: counted.begun == 5)
-            raise ValueError("the sibling")
-
-        async def both() -> None:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(wrapped.aretrieve(QUERY))
-                group.create_task(fails())
-
-        with pytest.raises(ExceptionGroup) as raised:
-            await both()
-        assert [type(error) for error in raised.value.exceptions] == [ValueError]
-        assert counted.begun == counted.ended
-        assert len(asyncio.all_tasks()) == 1
 
 
 async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None:

@@ -117,18 +117,6 @@ def own_account(monkeypatch: pytest.MonkeyPatch, house: ModelServer) -> None:
 
 
 @every_loop
-def test_a_blocking_call_inside_a_running_loop_comes_back(run: Run) -> None:
-    wrapped = qtm.QueryMiddleware(config(), client=ScriptedModel(scripted)).wrap(plain)
-
-    async def cell() -> Any:
-        return wrapped.retrieve(QUERY), wrapped.answer(QUERY), "".join(wrapped.stream_answer(QUERY))
-
-    retrieval, answer, streamed = run(cell())
-    assert searched(retrieval) == [QUERY, *SUBS]
-    assert answer.text == streamed == ANSWER
-
-
-@every_loop
 def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(
     run: Run, house: ModelServer
 ) -> None:
@@ -144,17 +132,6 @@ def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(
                 )
 
     assert [searched(it) for it in run(cell())] == [[QUERY, REWRITE]] * 3
-
-
-@every_loop
-def test_many_calls_at_once_are_answered_under_every_loop(run: Run) -> None:
-    middleware = qtm.QueryMiddleware(config(), client=ScriptedModel(scripted))
-    functions = middleware.wrap(plain), middleware.wrap(awaited)
-
-    async def many() -> Any:
-        return await asyncio.gather(*(fn.aretrieve(QUERY) for fn in functions for _ in range(20)))
-
-    assert [searched(it) for it in run(many())] == [[QUERY, *SUBS]] * 40
 
 
 @every_loop
@@ -212,18 +189,6 @@ def test_three_loops_in_a_row_share_one_middleware_with_a_client_of_its_own(
 
     assert [searched(it) for _ in range(3) for it in run(one())] == [[QUERY, REWRITE]] * 6
     middleware.close()
-
-
-def test_three_loops_in_a_row_share_one_given_client_whose_connections_are_kept_alive(
-    kept: str,
-) -> None:
-    client = openai.AsyncOpenAI(base_url=kept, api_key="sk-x")
-    wrapped = qtm.QueryMiddleware(config("rewrite"), client=client).wrap(awaited)
-    assert [searched(asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(3)] == [
-        [QUERY, REWRITE]
-    ] * 3
-    del client, wrapped
-    gc.collect()
 
 
 def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_and_loops_of_all_kinds(

@@ -220,20 +220,6 @@ builtins.last = Last()
     assert printed == "True\nTrue\n"
 
 
-def test_a_finalizer_that_comes_too_early_to_have_imported_anything_gets_the_plain_result() -> None:
-    printed = python(
-        WRAPPED
-        + """
-class Last:
-    def __del__(self):
-        print([row["id"] for row in plain.retrieve(QUERY).response] == [QUERY])
-
-last = Last()
-"""
-    )
-    assert printed == "True\n"
-
-
 def test_a_model_that_hangs_keeps_no_process_from_ending() -> None:
     printed = python(
         """

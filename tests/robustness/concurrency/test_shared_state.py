@@ -17,12 +17,10 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
-from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.cache import TTLCache
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
 from qtmiddleware.runtime.single_flight import SingleFlight
-from qtmiddleware.types import Passage
 from tests.support.clock import Clock
 from tests.support.concurrency_world import REWRITE, config, found
 
@@ -102,28 +100,6 @@ def test_of_those_who_want_the_same_one_leads_and_all_get_its_result() -> None:
     assert len(flights) == 0
 
 
-def test_nobody_leads_what_somebody_else_is_leading() -> None:
-    flights, inside = SingleFlight(), {key: Alone() for key in "abc"}
-
-    def join(thread: int) -> list[tuple[object, object]]:
-        drawn, led, got = Random(thread), [], []
-        for number in range(ROUNDS):
-            key = drawn.choice("abc")
-            flight, is_leader = flights.join_flight(key, monotonic() + 60)
-            if is_leader:
-                with inside[key]:
-                    led.append((key, thread, number))
-                flights.land_flight(key, flight, led[-1])
-            got.append((key, flight.result.result(60)))
-        return [(led, got)]
-
-    storms = [it for results in run_storm(join) for it in results]
-    landed = {it for led, _ in storms for it in led}  # type: ignore[attr-defined]
-    for _, got in storms:
-        assert all(result in landed and result[0] == key for key, result in got)  # type: ignore[attr-defined]
-    assert len(flights) == 0
-
-
 def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
     asked: list[str] = []
     questions = [f"Which illness does dog {number} of the shelter have?" for number in range(8)]
@@ -150,27 +126,6 @@ def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
     }
     assert len(asked) == len(set(asked)) == len(questions)
     assert sum(it.trace.llm_calls for it in results) == len(questions)
-
-
-def test_lists_of_questions_share_their_model_calls() -> None:
-    asked: list[str] = []
-    questions = [f"Which illness does dog {number} of the shelter have?" for number in range(8)]
-
-    def reply(messages: list[dict[str, str]]) -> dict[str, str]:
-        asked.append(messages[-1]["content"])
-        return {"rewrite": REWRITE}
-
-    settings = config("rewrite", cache={"enabled": True}, limits={"maxConcurrency": 2})
-    with qtm.QueryMiddleware(settings, client=reply) as middleware:
-        middleware.engine.bulkhead.limit = 1_000
-
-        def ask(thread: int) -> list[qtm.Transformation]:
-            return middleware.transform(Random(thread).sample(questions, len(questions)))
-
-        results = [it for transformations in run_storm(ask) for it in transformations]
-    assert len(results) == THREADS * len(questions)
-    assert {it.rewrite for it in results} == {f"{REWRITE} ({number})" for number in range(8)}
-    assert len(asked) == len(set(asked)) == len(questions)
 
 
 # --- budget ---------------------------------------------------------------------------------------
@@ -239,20 +194,6 @@ def test_every_failure_counts_once() -> None:
     assert breaker.report()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
 
 
-def test_one_failure_reported_by_all_threads_counts_once() -> None:
-    breaker, rounds = Breaker(10**9, 1.0), Barrier(THREADS)
-    attempts = [breaker.begin_attempt() for _ in range(ROUNDS)]
-
-    def fail(_: int) -> None:
-        for attempt in attempts:
-            rounds.wait()
-            assert attempt is not None
-            attempt.end(has_failed=True)
-
-    run_storm(fail)
-    assert breaker.report()[1] == ROUNDS
-
-
 def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     clock, inside = Clock(), Alone()
     breaker = Breaker(1, 1.0, clock=clock)
@@ -295,51 +236,6 @@ def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() 
     assert [in_a_row.decide_model_call(scores, target_call_rate=0.3) for scores, _ in decided] == [
         it for _, it in decided
     ]
-
-
-def test_the_gate_keeps_its_rate_when_it_forgets_the_oldest() -> None:
-    gate = Gate()
-
-    def decide(thread: int) -> int:
-        drawn = Random(thread)
-        lists = [[drawn.random() for _ in range(10)] for _ in range(ROUNDS)]
-        return sum(gate.decide_model_call(scores, target_call_rate=0.5).call for scores in lists)
-
-    calls = sum(run_storm(decide))
-    assert (
-        gate.decide_model_call([0.9, 0.1], target_call_rate=0.5).signals["observed"] == MAX_OBSERVED
-    )
-    # The threshold leaves its scale when twenty calls too many or too few were made.
-    assert abs(calls - THREADS * ROUNDS / 2) <= 20
-
-
-def test_the_length_of_passages_stays_between_the_shortest_and_the_longest() -> None:
-    seen: list[float] = []
-
-    def learn(thread: int) -> None:
-        drawn = Random(thread)
-        for learned in memories:
-            text = "x" * drawn.choice((100, 4_000))
-            learned.update_average_length([Passage("a", {"text": text}, text=text)])
-            seen.append(learned.passage_chars)
-
-    memories = [Learned() for _ in range(ROUNDS)]
-    run_storm(learn)
-    assert len(seen) == THREADS * ROUNDS
-    assert min(seen) >= 100
-    assert max(seen) <= 4_000 + 100
-    assert not any(it.is_new for it in memories)
-
-
-def test_a_problem_that_all_threads_found_is_one_that_a_thread_found() -> None:
-    memories = [Learned() for _ in range(ROUNDS)]
-
-    def learn(thread: int) -> None:
-        for learned in memories:
-            learned.record_problem(f"problem {thread}")
-
-    run_storm(learn)
-    assert {it.problem for it in memories} <= {f"problem {thread}" for thread in range(THREADS)}
 
 
 # --- cache ----------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pytest
 
-from qtmiddleware.runtime import threads
 from qtmiddleware.runtime.io import (
     IO,
     FunctionStopped,
@@ -25,7 +24,7 @@ from qtmiddleware.runtime.io import (
     make_async_io,
     on_abandon,
 )
-from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
+from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Deadline
 from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
 
@@ -137,31 +136,6 @@ def test_what_is_late_is_given_up_and_what_was_in_time_is_kept(
         (None, True, "timeout"),
         ("quick", False, "failed"),
     ]
-
-
-@pytest.mark.parametrize("limit", [1, 3, 8])
-def test_as_many_works_as_allowed_are_under_way_and_never_more(way: Way, limit: int) -> None:
-    lock, full = threading.Lock(), threading.Event()
-    now = peak = 0
-
-    async def flow(io: IO) -> list[Outcome[Any]]:
-        async def counted(place: int) -> int:
-            nonlocal now, peak
-            with lock:
-                now += 1
-                peak = max(peak, now)
-                if now == limit:
-                    full.set()
-            # Nobody goes on before as many as are allowed have been there at once.
-            await way.work(io, lambda: None, full)()
-            with lock:
-                now -= 1
-            return place
-
-        return await io.gather([partial(counted, it) for it in range(20)], Deadline(), limit)
-
-    assert [outcome.value for outcome in way.perform(flow)] == list(range(20))
-    assert (peak, now) == (limit, 0)
 
 
 def test_whatever_ends_with_the_callers_patience_is_told_that_nobody_waits(
@@ -378,28 +352,6 @@ def test_a_function_that_swallows_its_cancellation_does_not_hang_its_caller() ->
         lambda seconds: asyncio.run(within(seconds)), lambda _: swallowed, seconds=0.02
     )
     assert [outcome.late for outcome in outcomes] == [True, True]
-
-
-async def test_a_cancellation_that_comes_from_the_function_itself_is_its_outcome() -> None:
-    async def cancelling() -> None:
-        raise asyncio.CancelledError
-
-    (outcome,) = await Tasks(Bulkhead()).gather([cancelling], Deadline(), 1)
-    assert isinstance(outcome.error, asyncio.CancelledError)
-
-
-async def test_a_blocking_function_whose_caller_is_gone_before_it_begins_is_not_called(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun: list[Callable[[], None]] = []
-    monkeypatch.setattr(threads.UNLIMITED, "start", begun.append)
-    called: list[bool] = []
-    task = asyncio.create_task(run_in_thread(lambda: called.append(True)))
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    begun[0]()
-    assert called == []
 
 
 def test_without_asyncios_loop_works_are_done_one_after_the_other_by_their_caller() -> None:
