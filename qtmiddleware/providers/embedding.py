@@ -122,7 +122,11 @@ class CallableEmbedder:
             for_queries=True,
         )
 
-    def embed(self, texts: Sequence[str], max_concurrency: int = CONCURRENCY) -> list[list[float]]:
+    def embed(
+        self,
+        texts: Sequence[str],
+        max_concurrency: int = CONCURRENCY,
+    ) -> list[list[float]]:
         """Return one vector per text, in the order of *texts*.
 
         A function that takes one text per call gets up to *max_concurrency* calls at a time.

@@ -148,7 +148,10 @@ def read_retry_after(error: Exception) -> float | None:
             if 0 <= seconds < float("inf"):
                 return seconds
     with suppress(ValueError, OverflowError):
-        return max(0.0, parsedate_to_datetime(str(headers.get("retry-after"))).timestamp() - time())
+        return max(
+            0.0,
+            parsedate_to_datetime(str(headers.get("retry-after"))).timestamp() - time(),
+        )
     return None
 
 
@@ -163,7 +166,14 @@ def convert_function_error(error: Exception, fn_name: str, fn: Any) -> ModelErro
     kind = type(error).__name__
     if _log.isEnabledFor(logging.DEBUG):
         text = format_error(error)
-        _log.debug("%s failed\n%s", fn_name, text, event="model_failed", model=fn_name, error=kind)
+        _log.debug(
+            "%s failed\n%s",
+            fn_name,
+            text,
+            event="model_failed",
+            model=fn_name,
+            error=kind,
+        )
     if isinstance(error, ModelError):
         return build_safe_error(error, fn_name)
     # A library's own error class, such as the JSON decoder's, means that the service answered

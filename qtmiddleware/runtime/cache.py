@@ -90,7 +90,10 @@ class TransformationCache:
 
     def __init__(self, settings: Settings, shared: SharedCache | None = None) -> None:
         options = settings.cache
-        self.local: TTLCache[Transformation] = TTLCache(options.max_entries, options.ttl_seconds)
+        self.local: TTLCache[Transformation] = TTLCache(
+            options.max_entries,
+            options.ttl_seconds,
+        )
         self.flights = SingleFlight()
         self.shared = shared
 

@@ -267,7 +267,11 @@ async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T
             deadline.cancel()
             raise
 
-    outcomes = await io.gather([partial(stop_at_error, work) for work in works], deadline, limit)
+    outcomes = await io.gather(
+        [partial(stop_at_error, work) for work in works],
+        deadline,
+        limit,
+    )
     # Work that did not begin is late, because other work failed.
     for outcome in outcomes:
         if outcome.error is not None:
@@ -376,14 +380,8 @@ class Threads(IO):
 
         if is_abandoned() or deadline.passed or not works:
             return [job.outcome for job in jobs]
-        for begun in range(min(limit, len(works))):
-            try:
-                self._bulkhead.start(do_waiting_works)
-            except Overloaded as error:
-                if not begun:
-                    return [Outcome(error=error) for _ in works]
-                # The threads that have begun do all works.
-                break
+        if (error := self._start_threads(do_waiting_works, min(limit, len(works)))) is not None:
+            return [Outcome(error=error) for _ in works]
         ending: Ending = "cancelled"
         try:
             _wait(done, deadline)
@@ -395,6 +393,15 @@ class Threads(IO):
             late = sum(job.outcome.late and job.began > 0 for job in jobs)
             self._bulkhead.record_abandoned_calls(late)
         return [job.outcome for job in jobs]
+
+    def _start_threads(self, task: Callable[[], None], count: int) -> Overloaded | None:
+        """Start *task* in *count* threads, or in fewer; return the error if no thread is free."""
+        for begun in range(count):
+            try:
+                self._bulkhead.start(task)
+            except Overloaded as error:
+                return None if begun else error
+        return None
 
 
 def is_abandoned() -> bool:
@@ -476,7 +483,10 @@ class Tasks(IO):
     def start(self, work: Work[T]) -> _Task[T]:
         """Begin *work* in a task of its own."""
         job = Job()
-        return _Task(job, self._create_task(self._attempt(work, job), job, self._copy_context()))
+        return _Task(
+            job,
+            self._create_task(self._attempt(work, job), job, self._copy_context()),
+        )
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int

@@ -133,7 +133,12 @@ class Observation:
         except IndexError:
             return
         counts = {**running.counts, **_collect_counts(ending.get("result"))}
-        ended = replace(running, seconds=perf_counter() - self._began, counts=counts, **ending)
+        ended = replace(
+            running,
+            seconds=perf_counter() - self._began,
+            counts=counts,
+            **ending,
+        )
         for observer in self._observers:
             observer.notify(ended)
 

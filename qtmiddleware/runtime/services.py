@@ -197,7 +197,11 @@ class Services:
                 await self.io.call(partial(hook, retrieval), HOOK_SECONDS)
 
         if self.io.has_loop:
-            (outcome,) = await self.io.gather([call_hook], Deadline.after(HOOK_SECONDS), limit=1)
+            (outcome,) = await self.io.gather(
+                [call_hook],
+                Deadline.after(HOOK_SECONDS),
+                limit=1,
+            )
         else:
             outcome = await measure(call_hook)
         return Outcome(late=True) if isinstance(outcome.error, TimeoutError) else outcome

@@ -136,7 +136,10 @@ class Bulkhead:
 UNLIMITED: Final = Bulkhead(sys.maxsize)
 """The threads for original searches, and for work that waits for other threads."""
 
-current_bulkhead: Final[ContextVar[Bulkhead]] = ContextVar("current_bulkhead", default=UNLIMITED)
+current_bulkhead: Final[ContextVar[Bulkhead]] = ContextVar(
+    "current_bulkhead",
+    default=UNLIMITED,
+)
 """The threads for the blocking calls of the running code: a middleware's own in its work."""
 
 

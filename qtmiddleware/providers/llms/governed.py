@@ -40,6 +40,10 @@ def is_builtin_model(model: object) -> bool:
     return type(model).__module__.startswith("qtmiddleware.")
 
 
+def _has_failed(reason: str) -> bool | None:
+    return None if reason in _REASONS_OF_CALLERS else reason not in _REASONS_OF_ANSWERS
+
+
 class GovernedModel:
     """Calls *inner*, unless the circuit breaker is open or the budget is used up.
 
@@ -194,11 +198,7 @@ class GovernedModel:
             # The request cost nothing, so the reserved amount is released.
             if failure.is_free and not has_output:
                 reservation.record_actual_cost(0, 0.0)
-            has_failed: bool | None = failure.reason not in _REASONS_OF_ANSWERS
-            if failure.reason in _REASONS_OF_CALLERS:
-                has_failed = None
-            elif failure.reason == "timeout":
-                has_failed = late
+            has_failed = late if failure.reason == "timeout" else _has_failed(failure.reason)
             pause = limit_pause(failure.retry_after) if has_failed else None
             attempt.end(has_failed=has_failed, pause_seconds=pause)
             if failure is error:

@@ -106,7 +106,12 @@ class OpenAIModel:
 
     # Over a blocking client, nothing that the next methods await ever suspends.
 
-    async def _complete(self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline) -> Reply:
+    async def _complete(
+        self,
+        client: tuple[Any, int],
+        prompt: Prompt,
+        deadline: Deadline,
+    ) -> Reply:
         attempts = self._begin(client, prompt, deadline)
         return self._finish(replies.read_completion(await _send(attempts)), attempts)
 
@@ -145,7 +150,14 @@ class OpenAIModel:
         # A client that does not show its address may call any service.
         known = LEARNED.setdefault((address, self.name), {}) if address else self._levels
         host = read_host(address)
-        build = partial(build_request, self.name, self._options, prompt, host=host, streams=streams)
+        build = partial(
+            build_request,
+            self.name,
+            self._options,
+            prompt,
+            host=host,
+            streams=streams,
+        )
         return Attempts(*client, build, known, f"{self.name} at {host}", deadline)
 
     def _finish(self, reply: Reply, attempts: Attempts) -> Reply:

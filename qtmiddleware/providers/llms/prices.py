@@ -43,7 +43,11 @@ def find_prices(model: str) -> tuple[float, float] | None:
         from genai_prices import Usage, calc_price
 
         # The price of one token each way, because some models cost more per token for long prompts.
-        price = calc_price(Usage(input_tokens=1, output_tokens=1), model, provider_id="openai")
+        price = calc_price(
+            Usage(input_tokens=1, output_tokens=1),
+            model,
+            provider_id="openai",
+        )
         return float(price.input_price * _MILLION), float(price.output_price * _MILLION)
     except Exception:
         # The package is missing, does not know the name, or has another interface. A missing price

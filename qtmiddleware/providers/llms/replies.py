@@ -55,7 +55,10 @@ def read_completion(completion: Any) -> Reply:
     choice = choices[0] if isinstance(choices, list | tuple) else None
     message = read_field(choice, "message")
     if message is None:
-        raise ModelError("unparsable", f"the model's response is no completion; {CHECK_ADDRESS}")
+        raise ModelError(
+            "unparsable",
+            f"the model's response is no completion; {CHECK_ADDRESS}",
+        )
     text = join_texts(read_field(message, "content"))
     return make_reply(text, completion, message, read_field(choice, "finish_reason"))
 
@@ -91,7 +94,10 @@ def make_reply(
     raise_if_refused(message, end)
     text = replace_surrogates(text or "")
     if len(text) > MOST_CHARS:
-        raise ModelError("too_long", f"the model's answer is longer than {MOST_CHARS:,} characters")
+        raise ModelError(
+            "too_long",
+            f"the model's answer is longer than {MOST_CHARS:,} characters",
+        )
     is_cut = end in _CUT_OFF
     if not text.strip():
         if not is_cut:

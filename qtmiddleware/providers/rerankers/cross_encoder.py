@@ -83,7 +83,11 @@ class CrossEncoderReranker:
             question = cut_text(model, query)
             pairs = [(question, cut_text(model, text)) for text in texts]
             try:
-                scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
+                scores = model.predict(
+                    pairs,
+                    batch_size=self._batch_size,
+                    show_progress_bar=False,
+                )
             except Exception as error:
                 raise ModelError(
                     "unavailable", f"the reranker {self.name} failed: {type(error).__name__}"
@@ -98,7 +102,12 @@ class CrossEncoderReranker:
                 raise ModelError("unavailable", self._failure)
             make_error = partial(ModelError, "unavailable")
             try:
-                self._model = load_model("CrossEncoder", self.name, make_error, **self._options)
+                self._model = load_model(
+                    "CrossEncoder",
+                    self.name,
+                    make_error,
+                    **self._options,
+                )
             except ModelError as error:
                 self._failure = str(error)
                 self._again_at = monotonic() + AGAIN_SECONDS
