@@ -380,10 +380,11 @@ class Threads(IO):
 
         if is_abandoned() or deadline.passed or not works:
             return [job.outcome for job in jobs]
-        if (error := self._start_threads(do_waiting_works, min(limit, len(works)))) is not None:
-            return [Outcome(error=error) for _ in works]
         ending: Ending = "cancelled"
         try:
+            error = self._start_threads(do_waiting_works, min(limit, len(works)))
+            if error is not None:
+                return [Outcome(error=error) for _ in works]
             _wait(done, deadline)
             ending = "late"
         finally:
