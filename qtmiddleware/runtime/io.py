@@ -91,16 +91,14 @@ class Job:
     flow's patience is registered here: a deadline, or the report of an operation.
     """
 
-    __slots__ = ("_on_end", "_reports", "_unfinished", "began", "ending", "outcome")
+    __slots__ = ("_on_end", "_reports", "began", "ending")
 
-    def __init__(self, on_end: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, on_end: Callable[[Outcome[Any]], object]) -> None:
         self.began = 0.0
         self.ending: Ending | None = None
-        self.outcome = Outcome[Any](late=True)
-        self._on_end = on_end
+        # Two threads may end a job. `pop` is atomic, so only the first one reports the outcome.
+        self._on_end = [on_end]
         self._reports: list[Callable[[Ending], object]] = []
-        # Two threads may end a job. `pop` is atomic, so only the first one sets the outcome.
-        self._unfinished = [True]
         on_abandon(self.abandon)
 
     def on_abandon(self, report: Callable[[Ending], object]) -> None:
@@ -112,16 +110,17 @@ class Job:
     def finish(self, outcome: Outcome[Any], ending: Ending | None = None) -> None:
         """End with *outcome*, unless the work has ended. *ending* says that nobody waits for it."""
         try:
-            self._unfinished.pop()
+            on_end = self._on_end.pop()
         except IndexError:
             return
-        self.outcome, self.ending = outcome, ending
+        self.ending = ending
         if ending is not None:
             for report in self._reports:
                 report(ending)
-        # What is reported to refers to the work, and an error of the work refers to this job.
+        # What is reported to refers to the work, and an error of the work refers to this job. So
+        # this job must not refer to the outcome either.
         self._reports = []
-        self._on_end()
+        on_end(outcome)
 
     def abandon(self, ending: Ending) -> None:
         """Stop waiting for this work, unless it has ended."""
@@ -240,7 +239,7 @@ class IO:
         is_own_work = current_bulkhead.get() is self._bulkhead
         return copy_context() if is_own_work else self._context.copy()
 
-    async def _attempt(self, work: Work[Any], job: Job) -> None:
+    async def attempt(self, work: Work[Any], job: Job) -> None:
         """Do *work* as *job*, in a context of its own."""
         _job.set(job)
         current_bulkhead.set(self._bulkhead)
@@ -312,16 +311,22 @@ def _wait(done: Event, deadline: Deadline) -> None:
 class _Thread(Beside[T]):
     """Work in a thread of its own."""
 
-    def __init__(self, job: Job, done: Event) -> None:
-        self._job, self._done = job, done
+    def __init__(self) -> None:
+        self._outcomes: list[Outcome[T]] = []
+        self._done = Event()
+        self.job = Job(self._end)
+
+    def _end(self, outcome: Outcome[T]) -> None:
+        self._outcomes.append(outcome)
+        self._done.set()
 
     async def get(self) -> T:
         _wait(self._done, Deadline())
-        return self._job.outcome.get()  # type: ignore[no-any-return]
+        return self._outcomes[0].get()
 
     async def cancel(self, *, in_generator: bool = False) -> None:
         del in_generator  # There is nothing to await.
-        self._job.abandon("cancelled")
+        self.job.abandon("cancelled")
 
 
 class Threads(IO):
@@ -343,29 +348,33 @@ class Threads(IO):
 
     def start(self, work: Work[T]) -> _Thread[T]:
         """Begin *work* in a thread of its own."""
-        done = Event()
-        job = Job(done.set)
+        thread = _Thread[T]()
+        attempt = partial(self._attempt_in_thread, work, thread.job)
         # Not a thread of the bulkhead's: there are never more of these than callers.
-        UNLIMITED.start(partial(self._copy_context().run, self._attempt_in_thread, work, job))
-        return _Thread(job, done)
+        UNLIMITED.start(partial(self._copy_context().run, attempt))
+        return thread
 
     def _attempt_in_thread(self, work: Work[Any], job: Job) -> None:
         # The outcome holds the exception, and in this thread nobody else would notice it.
         with suppress(BaseException):
-            drive(self._attempt(work, job))
+            drive(self.attempt(work, job))
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
         """Do *works* in threads of the bulkhead."""
+        if is_abandoned() or deadline.passed or not works:
+            return [Outcome(late=True) for _ in works]
         context, done, unfinished = self._copy_context(), Event(), list(range(len(works)))
+        outcomes: dict[int, Outcome[T]] = {}
 
-        def count_end() -> None:
+        def end(place: int, outcome: Outcome[T]) -> None:
+            outcomes[place] = outcome
             # `pop` is atomic, so exactly one thread gets the last number.
             if not unfinished.pop():
                 done.set()
 
-        jobs = [Job(count_end) for _ in works]
+        jobs = [Job(partial(end, place)) for place in range(len(works))]
         waiting = deque(zip(works, jobs, strict=True))
 
         def do_waiting_works() -> None:
@@ -378,8 +387,6 @@ class Threads(IO):
                         # Each work sees what the caller has set, and nothing that another sets.
                         context.copy().run(self._attempt_in_thread, work, job)
 
-        if is_abandoned() or deadline.passed or not works:
-            return [job.outcome for job in jobs]
         ending: Ending = "cancelled"
         try:
             error = self._start_threads(do_waiting_works, min(limit, len(works)))
@@ -391,9 +398,10 @@ class Threads(IO):
             waiting.clear()
             for job in jobs:
                 job.abandon(ending)
-            late = sum(job.outcome.late and job.began > 0 for job in jobs)
-            self._bulkhead.record_abandoned_calls(late)
-        return [job.outcome for job in jobs]
+            self._bulkhead.record_abandoned_calls(
+                sum(outcomes[place].late and job.began > 0 for place, job in enumerate(jobs))
+            )
+        return [outcomes[place] for place in range(len(works))]
 
     def _start_threads(self, task: Callable[[], None], count: int) -> Overloaded | None:
         """Start *task* in *count* threads, or in fewer; return the error if no thread is free."""
@@ -449,12 +457,14 @@ class _LoopMailbox(Mailbox[T]):
 class _Task(Beside[T]):
     """Work in a task of its own."""
 
-    def __init__(self, job: Job, task: asyncio.Task[None]) -> None:
-        self._job, self._task = job, task
+    def __init__(self, io: Tasks, work: Work[T]) -> None:
+        self._outcomes: list[Outcome[T]] = []
+        self._job = job = Job(self._outcomes.append)
+        self._task = io.create_task(io.attempt(work, job), job)
 
     async def get(self) -> T:
         await asyncio.wait((self._task,))
-        return self._job.outcome.get()  # type: ignore[no-any-return]
+        return self._outcomes[0].get()
 
     async def cancel(self, *, in_generator: bool = False) -> None:
         self._job.abandon("cancelled")
@@ -483,29 +493,25 @@ class Tasks(IO):
 
     def start(self, work: Work[T]) -> _Task[T]:
         """Begin *work* in a task of its own."""
-        job = Job()
-        return _Task(
-            job,
-            self._create_task(self._attempt(work, job), job, self._copy_context()),
-        )
+        return _Task(self, work)
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
         """Do each of *works* in a task of its own."""
-        jobs = [Job() for _ in works]
         if not works or deadline.passed:
-            return [job.outcome for job in jobs]
+            return [Outcome(late=True) for _ in works]
         turn = asyncio.Semaphore(limit) if limit < len(works) else nullcontext()
 
         async def attempt_in_turn(work: Work[T], job: Job) -> None:
             async with turn:
                 if not deadline.passed:
-                    await self._attempt(work, job)
+                    await self.attempt(work, job)
 
-        context = self._copy_context()
+        outcomes: dict[int, Outcome[T]] = {}
+        jobs = [Job(partial(outcomes.__setitem__, place)) for place in range(len(works))]
         tasks = [
-            self._create_task(attempt_in_turn(work, job), job, context)
+            self.create_task(attempt_in_turn(work, job), job)
             for work, job in zip(works, jobs, strict=True)
         ]
         ending: Ending = "cancelled"
@@ -516,18 +522,16 @@ class Tasks(IO):
             for job in jobs:
                 job.abandon(ending)
             await _drain(tasks)
-        return [job.outcome for job in jobs]
+        return [outcomes[place] for place in range(len(works))]
 
     def make_mailbox(self) -> _LoopMailbox[Any]:
         """Return a mailbox that leaves the loop free."""
         return _LoopMailbox()
 
-    @staticmethod
-    def _create_task(
-        work: Coroutine[Any, Any, None], job: Job, context: Context
-    ) -> asyncio.Task[None]:
+    def create_task(self, work: Coroutine[Any, Any, None], job: Job) -> asyncio.Task[None]:
+        """Start *work* in a task, which ends when its *job* is abandoned."""
         # A task copies the context that it is made in.
-        task = context.run(asyncio.get_running_loop().create_task, work)
+        task = self._copy_context().run(asyncio.get_running_loop().create_task, work)
         job.on_abandon(partial(_cancel, task))
         return task
 

@@ -20,7 +20,6 @@ from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.providers.embedding import CallableEmbedder, query_embedder
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.model_server import failure
-from tests.support.pinecone_world import pinecone_world
 from tests.support.tiny_models import embedder_folder
 
 Embed = Callable[[CallableEmbedder, Sequence[str]], list[list[float]]]
@@ -183,16 +182,6 @@ def test_anything_else_is_an_embedding_error_without_the_text(embed: Embed, resu
     assert "Jaco" not in str(caught.value)
 
 
-def test_the_length_of_vectors_stays_the_same() -> None:
-    lengths = iter([3, 3, 4])
-    embedder = CallableEmbedder(lambda text: [1.0] * next(lengths))
-    embedder.embed(["a", "b"])
-    with pytest.raises(EmbeddingError, match=r"of 3 numbers, not of \[4\]"):
-        embedder.embed(["c"])
-    with pytest.raises(EmbeddingError, match="returned 2 vectors for 3 texts"):
-        CallableEmbedder(lambda texts: of_list(texts[1:])).embed(TEXTS)
-
-
 @both_ways
 def test_calls_run_beside_each_other_up_to_the_limit_and_see_the_callers_context(
     embed: Embed,
@@ -239,21 +228,6 @@ def test_the_create_method_of_openai_will_do_for_one_request(
             lambda text: client.embeddings.create(model="tiny", input=text).data[0].embedding
         )
         assert embed(of_one, ["one", "two"]) == server.expected(["one", "two"])
-
-
-@both_ways
-def test_what_pinecones_own_models_answer_will_do(embed: Embed) -> None:
-    with pinecone_world() as world:
-        world.add_index("texts", dimension=16, model="test-embed")
-        client = world.client()
-        parameters = {"input_type": "query"}
-
-        def answer(text: Any) -> Any:
-            return client.inference.embed(model="test-embed", inputs=text, parameters=parameters)
-
-        expected = [list(it.values) for it in answer(TEXTS)]
-        for fn in (answer, lambda text: answer(text)[0].values, lambda texts: answer(texts)):
-            assert embed(CallableEmbedder(fn), TEXTS) == expected
 
 
 @pytest.mark.thorough

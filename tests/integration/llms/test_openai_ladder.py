@@ -224,24 +224,6 @@ def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(
     assert "reasoning_effort" not in request
 
 
-def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(
-    ask, prompt, model_server: ModelServer
-) -> None:
-    provider = Provider(model_server)
-    for name, options in (
-        ("my-thinker", {"reasoning_effort": "medium", "max_tokens": 500}),
-        ("my-thinker", {"reasoning_effort": "none"}),
-        ("gpt-6-luna", {"reasoning_effort": None}),
-    ):
-        ask(OpenAIModel(name, LlmSettings(base_url=provider.url, **options)), prompt)  # type: ignore[arg-type]
-    thinking, told_not_to, unsaid = provider.sent
-    assert thinking["reasoning_effort"] == "medium"
-    assert (thinking["max_tokens"], thinking["temperature"]) == (500 + THINKING_TOKENS, 0.0)
-    assert (told_not_to["reasoning_effort"], told_not_to["max_tokens"]) == ("none", 800)
-    assert "reasoning_effort" not in unsaid
-    assert unsaid["max_completion_tokens"] == 800 + THINKING_TOKENS
-
-
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 502])
 def test_a_failure_that_is_no_refusal_of_a_parameter_is_not_asked_again(
     ask, prompt, model_server: ModelServer, status: int

@@ -85,14 +85,6 @@ def test_the_hook_gets_what_the_caller_gets() -> None:
     assert wrapped(QUERY) == heard[1].response
 
 
-def test_both_levels_are_told_the_functions_own_first() -> None:
-    heard: list[str] = []
-    qm = qtm.QueryMiddleware(on_retrieval=lambda _: heard.append("middleware"))
-    qm.wrap(plain, on_retrieval=lambda _: heard.append("function"))(QUERY)
-    qm.wrap(plain)(QUERY)
-    assert heard == ["function", "middleware", "middleware"]
-
-
 @pytest.mark.parametrize("query", ["", " ", "x" * 9_000, None, 3, [0.1, 0.2]])
 def test_degraded_retrievals_are_told_of(query: Any) -> None:
     heard = Heard()
@@ -278,12 +270,3 @@ def test_what_a_hook_itself_retrieves_is_told_to_nobody(way: str) -> None:
     for count in (1, 2):
         wrapped(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
         assert len(heard) == count
-
-
-def test_hooks_stay_over_a_reload() -> None:
-    heard = Heard()
-    qm = qtm.QueryMiddleware(on_retrieval=heard.append)
-    wrapped = qm.wrap(plain, on_retrieval=heard.append)
-    qm.reload({"topK": 3})
-    wrapped(QUERY)
-    assert len(heard) == 2

@@ -7,21 +7,17 @@ import asyncio
 import json
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.logs import LogSampler, get_logger, quote_text
+from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.testing import ScriptedModel
 from tests.support.clock import Clock
 
@@ -122,55 +118,6 @@ def test_records_name_the_line_that_wrote_them(
         ("flow.py", "_build_retrieval"),
         *[("test_logs.py", "test_records_name_the_line_that_wrote_them")] * 2,
     ]
-
-
-LOGGER: Final = get_logger("qtmiddleware.sampled")
-
-
-@contextmanager
-def listening() -> Iterator[list[Any]]:
-    """The records of `LOGGER`."""
-    records, handler = list[Any](), logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger = logging.getLogger("qtmiddleware.sampled")
-    logger.addHandler(handler)
-    try:
-        yield records
-    finally:
-        logger.removeHandler(handler)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.floats(0, 100),
-            st.lists(st.sampled_from("abc"), max_size=4) | st.lists(st.text(), max_size=4),
-        )
-    )
-)
-def test_no_degradation_is_lost_in_the_counts_and_none_is_told_of_twice_in_a_minute(
-    calls: list[tuple[float, list[str]]],
-) -> None:
-    clock = Clock()
-    sampler = LogSampler(clock=clock)
-    happened, counted = Counter[str](), Counter[str]()
-    told: dict[str, float] = {}
-    with listening() as records:
-        for seconds, reasons in calls:
-            clock.now += seconds
-            happened.update(set(reasons))
-            records.clear()
-            sampler.log(LOGGER, "it", reasons)
-            for record in records:
-                counted.update(record.qtm["counts"])
-                for reason in record.qtm["counts"] if record.msg == "%s: %s" else ():
-                    assert clock.now - told.get(reason, float("-inf")) > 59.999
-                    told[reason] = clock.now
-        records.clear()
-        sampler.flush(LOGGER)
-        for record in records:
-            counted.update(record.qtm["counts"])
-    assert counted == happened
 
 
 # --- the circuit breaker --------------------------------------------------------------------------
@@ -349,13 +296,6 @@ def test_what_the_rules_make_of_a_query_is_a_record_at_debug_alone(
     with caplog.at_level(logging.DEBUG, "qtmiddleware"):
         qtm.middleware(config={"preprocess": False})(search)(QUERY)
     assert not [it for it in caplog.messages if "preprocessing" in it]
-
-
-@given(st.text())
-def test_a_quoted_text_is_one_line_that_any_file_takes(text: str) -> None:
-    quoted = quote_text(text)
-    assert len(quoted.encode("utf-8").decode().splitlines()) == 1
-    assert json.loads(quoted) == text
 
 
 def test_every_record_of_the_package_names_its_event() -> None:

@@ -6,16 +6,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Observer
 from qtmiddleware.testing import RecordingObserver, ScriptedModel
 from qtmiddleware.types import Operation
@@ -121,16 +118,6 @@ async def test_embedding_is_part_of_the_original_search_and_one_batch_for_the_va
         ]
         expected = [("search original", {"texts": 1}, "ok"), ("retrieval", {"texts": 1}, "ok")]
         assert sorted(embeddings, key=str) == sorted(expected, key=str)
-
-
-def test_transformations_alone_are_told() -> None:
-    observer = RecordingObserver()
-    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(scripted), observers=(observer,))
-    qm.transform(QUERY)
-    assert [label(it) for it in observer.ended] == ["model rewrite", "transform"]
-    qm.transform(["another question", "and a third one"])
-    assert Counter(map(label, observer.ended)) == {"model rewrite": 3, "transform": 3}
-    assert len({it.id for it in observer.ended}) == 6
 
 
 # --- what does not go well ------------------------------------------------------------------------
@@ -289,24 +276,6 @@ async def test_a_stream_that_is_closed_early_is_told_as_cancelled() -> None:
         await anext(apieces)
     assert ends(observer)["model answer"] == "cancelled"
     assert ends(observer)["answer"] == "cancelled"
-
-
-async def test_an_answer_that_cannot_be_had_is_told_as_failed() -> None:
-    for way in ("answer", "aanswer", "stream_answer"):
-        wrapped, observer = answering(script=ModelError("refused"))
-        answer = partial(getattr(wrapped, way), QUERY)
-        with pytest.raises(ModelError):
-            await answer() if way == "aanswer" else list(answer())
-        assert ends(observer)["answer"] == ends(observer)["model answer"] == "failed refused"
-
-    def down(query: str, top_k: int = 4) -> Any:
-        raise ConnectionError
-
-    for way in ("answer", "stream_answer"):
-        wrapped, observer = answering(fn=down)
-        with pytest.raises(ConnectionError):
-            getattr(wrapped, way)(QUERY)
-        assert set(ends(observer).values()) == {"failed ConnectionError"}
 
 
 async def test_what_an_observer_sets_for_a_call_is_seen_by_the_model_and_never_by_the_reader_of_a_stream() -> (

@@ -48,10 +48,6 @@ def of_messages(model: str, timeout: float = 1.0, *, messages: Any = ()) -> str:
     return f"{model} {echo(messages)}"
 
 
-def of_a_model_last(messages: Any, model: str) -> str:
-    return f"{model} {echo(messages)}"
-
-
 def of_keywords(**given: Any) -> str:
     return echo(given["messages"])
 
@@ -73,18 +69,13 @@ TEXT = "{0.system}\n\n{0.user}"
 FUNCTIONS = [
     (echo, MESSAGES, "echo"),
     (Callable(), MESSAGES, "Callable"),
-    (Callable().__call__, MESSAGES, "Callable.__call__"),
     (aecho, MESSAGES, "aecho"),
     (AsyncCallable(), MESSAGES, "AsyncCallable"),
-    (functools.partial(aecho), MESSAGES, "aecho"),
     (lambda messages: aecho(messages), MESSAGES, "<lambda>"),
     (of_messages, f"small {MESSAGES}", "small"),
     (functools.partial(of_messages, model="big"), f"big {MESSAGES}", "big"),
-    (functools.partial(of_messages, "big"), f"big {MESSAGES}", "of_messages"),
-    (of_a_model_last, f"small {MESSAGES}", "small"),
     (of_keywords, MESSAGES, "of_keywords"),
     (of_a_prompt, TEXT, "of_a_prompt"),
-    (lambda prompt: prompt, TEXT, "<lambda>"),
     (of_a_question, TEXT, "of_a_question"),
     (of_a_named_prompt, f"small {TEXT}", "small"),
     (lambda *given: echo(given[0]), MESSAGES, "<lambda>"),
@@ -119,25 +110,6 @@ def test_a_chat_model_is_invoked_by_one_who_blocks_and_awaited_by_one_who_awaits
     assert model.name == "gpt-4o-mini"
     assert model.complete(prompt, Deadline()).text.startswith("invoked system: ")
     assert asyncio.run(model.acomplete(prompt, Deadline())).text.startswith("awaited system: ")
-
-
-def test_a_function_is_awaited_in_the_loop_of_the_caller_and_else_always_in_the_same(
-    prompt,
-) -> None:
-    seen = []
-
-    async def fn(messages: Any) -> str:
-        seen.append(asyncio.get_running_loop())
-        return "x"
-
-    async def caller(model: CallableModel) -> None:
-        await model.acomplete(prompt, Deadline())
-        assert seen[-1] is asyncio.get_running_loop()
-
-    for model in (CallableModel(fn), CallableModel(lambda messages: fn(messages))):
-        asyncio.run(caller(model))
-        model.complete(prompt, Deadline())
-    assert seen[1] is seen[3]
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -220,8 +192,6 @@ def test_an_answer_that_broke_off_is_told_as_such(answer: Any) -> None:
     [
         (None, "unparsable"),
         ({"a": 1}, "unparsable"),
-        (b"x", "unparsable"),
-        (7, "unparsable"),
         (" ", "empty"),
         ({"content": ""}, "empty"),
         ({"content": "", "stop_reason": "max_tokens"}, "truncated"),
@@ -261,11 +231,8 @@ class StatusError(Exception):
 
 ERRORS = [
     (RuntimeError("Jaco sk-secret"), "unavailable"),
-    (OSError("Jaco sk-secret"), "unavailable"),
     (TimeoutError("Jaco sk-secret"), "unavailable"),
     (LibraryError("Jaco sk-secret"), "unavailable"),
-    (json.JSONDecodeError("Jaco sk-secret", "", 0), "unavailable"),
-    (UnicodeDecodeError("utf-8", b"x", 0, 1, "Jaco sk-secret"), "unavailable"),
     (StatusError(401), "unauthorized"),
     (StatusError(429), "rate_limited"),
     (StatusError(503), "unavailable"),
@@ -273,7 +240,6 @@ ERRORS = [
     (ModelError("Jaco sk-secret"), "unavailable"),
     (TypeError("Jaco sk-secret"), "failed"),
     (KeyError("Jaco sk-secret"), "failed"),
-    (ValueError("Jaco sk-secret"), "failed"),
 ]
 
 

@@ -153,19 +153,6 @@ def test_what_is_no_reply_is_told_as_such(way: str, said: Any) -> None:
     assert (caught.value.reason, governed.is_left_alone) == ("unparsable", True)
 
 
-def test_a_stream_that_says_its_reply_twice_costs_it_once() -> None:
-    said = Reply("fine", input_tokens=10, output_tokens=5, calls=3)
-    governed = Governed("fine", Reply("fine", calls=3), said)
-    assert list(governed.model.stream(PROMPT, Deadline.after(60)))[-1] is said
-    assert (governed.calls, governed.tokens) == (3, 15)
-
-
-def test_retries_count_where_nobody_says_what_they_cost() -> None:
-    governed = Governed(Reply("fine", calls=4))
-    governed.model.complete(PROMPT, Deadline.after(60))
-    assert (governed.calls, governed.tokens > 100) == (4, True)
-
-
 @pytest.mark.parametrize("way", ["stream", "astream"])
 def test_a_stream_that_breaks_off_is_not_free(way: str) -> None:
     governed = Governed("fi", ModelError("unavailable"))
