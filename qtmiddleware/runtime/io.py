@@ -14,7 +14,7 @@ import queue
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -124,9 +124,10 @@ class Job:
 
     def abandon(self, ending: Ending) -> None:
         """Stop waiting for this work, unless it has ended."""
-        now = perf_counter()
-        began = self.began or now
-        self.finish(Outcome(late=True, seconds=now - began, began=began), ending)
+        if self._on_end:
+            now = perf_counter()
+            began = self.began or now
+            self.finish(Outcome(late=True, seconds=now - began, began=began), ending)
 
 
 _job: Final[ContextVar[Job | None]] = ContextVar("job", default=None)
@@ -454,13 +455,21 @@ class _LoopMailbox(Mailbox[T]):
             return await self._queue.get()
 
 
+def _create_task(work: Coroutine[Any, Any, None], job: Job, context: Context) -> asyncio.Task[None]:
+    """Start *work* in a task, which ends when its *job* is abandoned."""
+    # A task copies the context that it is made in.
+    task = context.run(asyncio.get_running_loop().create_task, work)
+    job.on_abandon(partial(_cancel, task))
+    return task
+
+
 class _Task(Beside[T]):
     """Work in a task of its own."""
 
-    def __init__(self, io: Tasks, work: Work[T]) -> None:
+    def __init__(self, io: Tasks, work: Work[T], context: Context) -> None:
         self._outcomes: list[Outcome[T]] = []
         self._job = job = Job(self._outcomes.append)
-        self._task = io.create_task(io.attempt(work, job), job)
+        self._task = _create_task(io.attempt(work, job), job, context)
 
     async def get(self) -> T:
         await asyncio.wait((self._task,))
@@ -493,7 +502,7 @@ class Tasks(IO):
 
     def start(self, work: Work[T]) -> _Task[T]:
         """Begin *work* in a task of its own."""
-        return _Task(self, work)
+        return _Task(self, work, self._copy_context())
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
@@ -501,17 +510,18 @@ class Tasks(IO):
         """Do each of *works* in a task of its own."""
         if not works or deadline.passed:
             return [Outcome(late=True) for _ in works]
-        turn = asyncio.Semaphore(limit) if limit < len(works) else nullcontext()
+        turn = asyncio.Semaphore(limit)
 
         async def attempt_in_turn(work: Work[T], job: Job) -> None:
             async with turn:
                 if not deadline.passed:
                     await self.attempt(work, job)
 
-        outcomes: dict[int, Outcome[T]] = {}
+        attempt = attempt_in_turn if limit < len(works) else self.attempt
+        context, outcomes = self._copy_context(), dict[int, Outcome[T]]()
         jobs = [Job(partial(outcomes.__setitem__, place)) for place in range(len(works))]
         tasks = [
-            self.create_task(attempt_in_turn(work, job), job)
+            _create_task(attempt(work, job), job, context)
             for work, job in zip(works, jobs, strict=True)
         ]
         ending: Ending = "cancelled"
@@ -527,13 +537,6 @@ class Tasks(IO):
     def make_mailbox(self) -> _LoopMailbox[Any]:
         """Return a mailbox that leaves the loop free."""
         return _LoopMailbox()
-
-    def create_task(self, work: Coroutine[Any, Any, None], job: Job) -> asyncio.Task[None]:
-        """Start *work* in a task, which ends when its *job* is abandoned."""
-        # A task copies the context that it is made in.
-        task = self._copy_context().run(asyncio.get_running_loop().create_task, work)
-        job.on_abandon(partial(_cancel, task))
-        return task
 
 
 def make_async_io(bulkhead: Bulkhead) -> IO:
