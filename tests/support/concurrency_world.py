@@ -11,12 +11,13 @@ from typing import Any, Final
 from qtmiddleware.protocols import Prompt
 
 QUERY: Final = "Does Jaco have any health concerns?"
+# They keep the question's words, as a model of which many replies are off topic is left out.
 SUBS: Final = (
-    "What did the vet say about Jaco?",
-    "Which illness does Jaco have?",
-    "How old is the dog Jaco?",
+    "What did the vet say about health concerns of Jaco?",
+    "Which illness or health concerns does Jaco have?",
+    "How old are the health concerns of the dog Jaco?",
 )
-REWRITE: Final = "Does the dog Jaco have medical conditions?"
+REWRITE: Final = "Does the dog Jaco have health concerns or medical conditions?"
 ANSWER: Final = "Jaco is healthy [1]. The vet saw him in May [2]."
 
 
@@ -67,7 +68,11 @@ import asyncio, atexit, os, signal, sys, threading, time, warnings
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 
-SUBS = ["What did the vet say about Jaco?", "Which illness does Jaco have?", "How old is the dog Jaco?"]
+SUBS = [
+    "What did the vet say about health concerns of Jaco?",
+    "Which illness or health concerns does Jaco have?",
+    "How old are the health concerns of the dog Jaco?",
+]
 QUERY = "Does Jaco have any health concerns?"
 CONFIG = {
     "transformationType": "decompose",

@@ -46,10 +46,7 @@ class Shared(dict):
     def set(self, key, value, seconds):
         self[key] = value
 
-# Texts on the question's own topic, as a model of which many replies are off topic is left out.
-topics = ["Which health concerns does Jaco have?", "Does the vet see health concerns for Jaco?"]
-client = ScriptedModel({"sub_queries": [*topics, "Are the health concerns of Jaco old?"]})
-middleware = qtm.QueryMiddleware(config, client=client, cache=Shared())
+middleware = qtm.QueryMiddleware(config, client=model(), cache=Shared())
 plain, awaited = middleware.wrap(search), middleware.wrap(asearch)
 failed, stop = [], threading.Event()
 
