@@ -71,7 +71,6 @@ collect_ignore = (
     if find_spec("llama_index")
     else [
         "integration/integrations/test_otlp.py",
-        "integration/test_llamaindex_page.py",
         "unit/integrations/test_llamaindex.py",
         "unit/integrations/test_langchain_standard.py",
     ]

@@ -73,15 +73,9 @@ app = name_worker(served)
 _FILES: Final = {"index.py": INDEX, "naming.py": NAMING, "observed.py": OBSERVED}
 
 
-def write_service(folder: Path, passages: Sequence[str], **changes: str) -> Path:
-    """The recipe around a search of *passages* in *folder*; *changes* are other values of the recipe's settings."""
+def write_service(folder: Path, passages: Sequence[str]) -> Path:
+    """The recipe around a search of *passages* in *folder*."""
     write_recipes(folder)
-    recipe = (folder / "service.py").read_text("utf-8")
-    for setting, value in changes.items():
-        before, found, after = recipe.partition(f'"{setting}": ')
-        assert found, setting
-        recipe = before + found + value + after[after.index(" ") :]
-    (folder / "service.py").write_text(recipe, encoding="utf-8")
     for name, code in _FILES.items():
         (folder / name).write_text(code, encoding="utf-8")
     (folder / "passages.json").write_text(json.dumps(list(passages)), encoding="utf-8")
@@ -111,10 +105,6 @@ class Worker:
         found, pid = self._ask(path, q=question)
         assert pid == self.pid, "the connection was taken over by another worker"
         return found
-
-    def health(self) -> Any:
-        """What it knows of itself."""
-        return self._ask("/healthz")[0]
 
     def close(self) -> None:
         self._client.close()

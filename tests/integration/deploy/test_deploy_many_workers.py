@@ -15,11 +15,9 @@ import httpx
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.providers.llms.prices import Prices
-from tests.support.completions import MODEL
 from tests.support.deploy_world import environment, running
 from tests.support.many_workers import WORKERS, Service, Worker, transform, write_service
-from tests.support.model_server import ModelServer, failure
+from tests.support.model_server import ModelServer
 from tests.support.redis_world import RedisServer
 from tests.support.waiting import wait_until
 
@@ -28,8 +26,6 @@ pytestmark = pytest.mark.thorough
 PASSAGES: Final = [
     f"Passage {n} says what the vet found when Jaco was {n} years old." for n in range(80)
 ]
-FAILURES: Final = 5
-"""After so many a worker's circuit breaker opens, by default."""
 PATIENCE: Final = 60.0
 
 Start = Callable[..., tuple[Service, list[Worker]]]
@@ -54,15 +50,14 @@ def model(httpserver: HTTPServer) -> Iterator[ModelServer]:
 
 @pytest.fixture
 def start(tmp_path: Path, model: ModelServer, one_authority: str | None) -> Iterator[Start]:
-    """Starts the recipe with settings of the environment and other totals of its budget."""
+    """Starts the recipe with settings of the environment."""
     with ExitStack() as stack:
 
-        def begin(env: dict[str, str], **changes: str) -> tuple[Service, list[Worker]]:
+        def begin(env: dict[str, str]) -> tuple[Service, list[Worker]]:
             trusted = {"SSL_CERT_FILE": one_authority} if one_authority else {}
-            # Nobody listens at the address of Redis, unless *env* names another one.
-            given = {"REDIS_URL": "redis://127.0.0.1:9/0"} | trusted | env
+            given = trusted | env
             service = Service(
-                write_service(tmp_path, PASSAGES, **changes),
+                write_service(tmp_path, PASSAGES),
                 environment(model.url, **given),
             )
             stack.enter_context(running(service))
@@ -117,48 +112,6 @@ def test_what_one_worker_asked_the_others_read_in_redis(
         check_shape(workers[-1], question, answer)
         # Whichever worker answers, it is the same answer.
         assert all(worker.search(question) == answer for worker in workers)
-
-
-def test_a_dead_model_gets_as_many_calls_as_a_breaker_allows_from_each_worker(
-    start: Start, model: ModelServer
-) -> None:
-    model.reply = failure(503)
-    service, workers = start({"QTM_BREAKER_SECONDS": "600"})
-    questions = new_questions(FAILURES + 3)
-    # The workers side by side, each with one question at a time.
-    with ThreadPoolExecutor(WORKERS) as pool:
-        answers = list(
-            pool.map(lambda it: [it.search(question) for question in questions], workers)
-        )
-    assert {it["status"] for own in answers for it in own} == {"degraded"}, service.complaints
-    assert len(model.bodies) == WORKERS * FAILURES
-    for worker, own in zip(workers, answers, strict=True):
-        assert worker.health()["model"]["breaker"] == "open"
-        check_shape(worker, questions[-1], own[-1])
-
-
-def test_the_budgets_of_all_workers_together_are_the_total(
-    start: Start, model: ModelServer, redis_server: RedisServer
-) -> None:
-    model.usage = {"prompt_tokens": 2_000, "completion_tokens": 1_000, "total_tokens": 3_000}
-    usd_a_call = Prices(MODEL).compute_cost(2_000, 1_000)
-    assert usd_a_call is not None
-    total = 3 * WORKERS * usd_a_call
-    _, workers = start(shared(redis_server), maxUsd=f"{total:.6f}")
-    with ThreadPoolExecutor(WORKERS) as pool:
-        # Each worker has its own, so that none reads in Redis what another one asked.
-        answers = list(
-            pool.map(lambda it: [it.search(question) for question in new_questions(6)], workers)
-        )
-    states = [it["status"] for own in answers for it in own]
-    assert set(states) == {"full", "degraded"}
-    assert states.count("full") == len(model.bodies)
-    budgets = [worker.health()["budget"]["usd"] for worker in workers]
-    assert sum(it["limit"] for it in budgets) == pytest.approx(total)
-    assert sum(it["spent"] for it in budgets) == pytest.approx(len(model.bodies) * usd_a_call)
-    # A call is counted with the most it may cost before it is made, so that no worker goes beyond
-    # its part.
-    assert len(model.bodies) * usd_a_call <= total
 
 
 def test_only_the_requests_of_a_killed_worker_fail_and_another_takes_its_place(
