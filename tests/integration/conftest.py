@@ -1,7 +1,9 @@
-"""A real redis-server of its own for each test."""
+"""A real redis-server of its own for each test, and a loop for what leaves one open."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -32,3 +34,14 @@ def stopped_server(redis_binary: str) -> Iterator[RedisServer]:
         yield server
         server.kill()
         server.admin.close()
+
+
+@pytest.fixture
+def closed_loop() -> Iterator[None]:
+    """The blocking calls of the frameworks run on the thread's loop, and leave it open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+    gc.collect()

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +32,7 @@ def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     return [{"id": id_, "text": text} for id_, text in TEXTS.items()][:top_k]
 
 
-@pytest.fixture(autouse=True)
-def _closed_loop() -> Iterator[None]:
-    """The blocking calls of the frameworks run on the thread's loop, and leave it open."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield
-    asyncio.set_event_loop(None)
-    loop.close()
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("closed_loop")
 
 
 def make(framework: str, **given: Any) -> tuple[Any, Any]:

@@ -53,6 +53,7 @@ def test_langchain() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("closed_loop")
 def test_llamaindex() -> None:
     from llama_index.core.llms import ChatMessage
 
