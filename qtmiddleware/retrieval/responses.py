@@ -12,7 +12,6 @@ import json
 import re
 from collections import UserDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import getattr_static, getmembers_static, isawaitable, ismemberdescriptor
@@ -297,8 +296,10 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
             if not isinstance(names, dict):
                 names = _list_attributes(class_, tuple(getattr(value, "__dict__", ())))
             for name in names:
-                with suppress(Exception):
+                try:
                     fields[name] = getattr(value, name, None)
+                except Exception:
+                    continue
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return fields
@@ -467,14 +468,15 @@ class _Reader(NamedTuple):
             return Passage(text_key, item, text=_join_text(item), text_field="")
         fields, places = self._name_fields(item, names)
         layout = _find_layout(tuple(fields), self.named)
-        scores = layout.scores
-        if (name := _find_inner(fields, layout)) is not None:
+        scores, id_ = layout.scores, _find_string(fields, layout.ids)
+        if not id_ and (name := _find_inner(fields)) is not None:
             inner = self._list_fields(fields[name])
             place = places.get(name, (name,))
             beside = {key: it for key, it in fields.items() if key != name and it is not None}
             places |= {key: (*place, key) for key in inner if key not in beside}
             fields = inner | beside
             layout = _find_layout(tuple(fields), self.named)
+            id_ = _find_string(fields, layout.ids)
             # Next to a document, a computed distance has whatever name the database gave it.
             scores = layout.scores or [(key,) for key, it in beside.items() if _is_number(it)]
         metadata_name, metadata = self._find_metadata(fields, layout)
@@ -488,7 +490,6 @@ class _Reader(NamedTuple):
             text_field = f"metadata.{text_field}"
         if text is None and "_node_content" in metadata:
             text, text_field = _unpack_node(metadata["_node_content"]), "_node_content"
-        id_ = _find_string(fields, layout.ids)
         key = id_ or ""
         if names and names[0] != "document" and "id" not in dict(self.named):
             # All texts, because the other rows of a response decide which of them is the passage.
@@ -503,17 +504,20 @@ class _Reader(NamedTuple):
             # Scores and similar numbers tell no passages apart.
             other = {name: it for name, it in metadata.items() if type(it) is not float}
             key = f"{id_ or ''}\0{text or repr(other or item)}"
+        score = _read_score(fields, scores)
+        if places:
+            scores = [(*places.get(name, (name,)), *rest) for name, *rest in scores]
         title = metadata.get("title") or fields.get(layout.title)
         return Passage(
             (str(fields.get("namespace") or self.namespace), key),
             item,
             id_,
-            _read_score(fields, scores),
+            score,
             text,
             title if isinstance(title, str) else "",
             metadata,
             None if text is None else text_field,
-            [(*places.get(name, (name,)), *rest) for name, *rest in scores],
+            scores,
         )
 
     def _name_fields(
@@ -555,15 +559,16 @@ class _Reader(NamedTuple):
 
 
 def _find_string(fields: dict[Any, Any], paths: Sequence[Path]) -> str | None:
-    found = (value for path in paths if (value := _get(fields, path)) is not None)
-    value = next(found, None)
-    return None if value is None else str(value) or None
+    for path in paths:
+        if (value := _get(fields, path)) is not None:
+            return str(value) or None
+    return None
 
 
-def _find_inner(fields: dict[Any, Any], layout: _Layout) -> Any:
+def _find_inner(fields: dict[Any, Any]) -> Any:
     """Return the name of the field that holds the whole passage; ``None`` if there is none."""
-    texts = _find_layout(tuple(fields)).texts
-    if _find_string(fields, layout.ids) or any(isinstance(_get(fields, it), str) for it in texts):
+    layout = _find_layout(tuple(fields))
+    if any(isinstance(_get(fields, path), str) for path in layout.texts):
         return None
     names = (name for name in fields if name not in layout.metadata)
     return next((name for name in names if name == "document" or _is_document(fields[name])), None)
@@ -579,7 +584,10 @@ def _is_document(value: Any) -> bool:
 def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str]:
     """Return the text in *fields* and the name of its field."""
     for path in layout.texts:
-        if (text := _join_text(_get(fields, path))) is not None:
+        text = _get(fields, path)
+        if type(text) is not str or not text or text.isspace():
+            text = _join_text(text)
+        if text is not None:
             return text, ".".join(map(str, path))
     return None, ""
 
@@ -608,8 +616,10 @@ def _join_text(value: Any, depth: int = 2) -> str | None:
 
 def _read_score(holder: Any, paths: Sequence[Path]) -> float | None:
     """Return the first number at *paths* in *holder*; ``None`` if it is not finite."""
-    numbers = (value for path in paths if _is_number(value := _get(holder, path)))
-    return convert_to_float(next(numbers, None))
+    for path in paths:
+        if _is_number(value := _get(holder, path)):
+            return convert_to_float(value)
+    return None
 
 
 def _check_without_text(passage: Passage) -> None:
