@@ -172,12 +172,10 @@ def read_passage(item: Any) -> Passage:
 
 @lru_cache(1_024)
 def _classify(class_: Any) -> str:
-    """Return what objects of *class_* are.
+    """Return the kind of *class_*: text, list, array, named tuple, mapping, view or object.
 
-    - ``text``, ``list``, ``array`` (numpy's), ``named tuple``
-    - ``mapping``: a row of a database that knows its columns, too
-    - ``view``: an object with its fields in a dict alone, such as Pinecone's ``Document``
-    - ``object``: anything else
+    A mapping may be a database row that knows its columns. A view, such as Pinecone's ``Document``,
+    has its fields in a dict alone.
     """
     if class_.__name__ == "ndarray" and hasattr(class_, "__array_interface__"):
         # The subclasses of numpy's arrays hold more than the values.
@@ -272,8 +270,7 @@ def _list_attributes(class_: type[Any], names: tuple[str, ...]) -> Sequence[str]
 def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
     """Return the fields of *value* by name; none of a text or a list. Never raises.
 
-    A mapping of another library may be slow, endless or broken: the fields that were not read by
-    the moment *stops_at* are missing.
+    What a slow, endless or broken mapping did not give by the moment *stops_at* is missing.
     """
     class_: Any = type(value)
     if class_ is dict:
@@ -307,10 +304,7 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
 
 
 def _get_field(holder: Any, name: str | int) -> Any:
-    """Return the field *name* of *holder*, or the value at the position *name*.
-
-    Returns ``None`` if it is missing or cannot be read.
-    """
+    """Return the field *name* of *holder*, or the value at a position; ``None`` without one."""
     class_: Any = type(holder)
     if class_ is dict:
         return holder.get(name)
@@ -326,7 +320,6 @@ def _get_field(holder: Any, name: str | int) -> Any:
 
 
 def _get(holder: Any, path: Path) -> Any:
-    """Return the value at *path* in *holder*; ``None`` if it is missing or cannot be read."""
     for name in path:
         holder = holder.get(name) if type(holder) is dict else _get_field(holder, name)
     return holder
@@ -407,10 +400,8 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
 class _Reader(NamedTuple):
     """Reads the passages of one response.
 
-    Attributes:
-        named: The fields that the settings name, such as ``("id", "uid")``.
-        namespace: The namespace of passages that name none.
-        stops_at: When to stop reading mappings that are slow.
+    *named* are the fields that the settings name, such as ``("id", "uid")``. *namespace* is that of
+    passages that name none. Slow mappings are read until *stops_at*.
     """
 
     named: tuple[tuple[str, str], ...] = ()
@@ -637,8 +628,7 @@ def _check_without_text(passage: Passage) -> None:
 def replace_score(passage: Passage, score: float) -> Any:
     """Return a copy of the passage's item, of the same type, with *score* as its score.
 
-    If the item has no score, or cannot be copied (such as a database row), the item itself is
-    returned.
+    Items without a score or that cannot be copied, such as database rows, are returned themselves.
     """
     item = passage.item
     for path in passage.score_paths if passage.score != score else ():
@@ -740,11 +730,7 @@ def _is_id(value: Any) -> bool:
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
     """Detect the structure of *response*, and return the functions that read and rebuild it.
 
-    ``None`` is read as an empty response.
-
-    Raises:
-        ResponseShapeError: *response* contains no readable list of passages. The error names its
-            type.
+    Raises `ResponseShapeError`, which names its type, if it holds no readable list of passages.
     """
     path = _find_list_path(response, options)
     columns = _find_columns(response, path) or {path: ""}
@@ -774,9 +760,8 @@ def _rebuild(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -
 def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
     """Return the path to the list of passages in *response*; () if it is a list itself.
 
-    The usual paths are tried in order. The first one with a list that is empty or contains passages
-    is used. If there is none, Chroma's metadata or ids are used, or the first known path with
-    ``None`` or with another list.
+    It is the first usual path with a list that is empty or holds passages, else Chroma's metadata
+    or ids, else the first known path with ``None`` or with another list.
     """
     if response is None:
         return ()
@@ -871,11 +856,7 @@ def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
 
 
 def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
-    """Return a copy of *holder* with ``change(value)`` in place of the *value* at *path*.
-
-    Raises:
-        ResponseShapeError: No copy can be made.
-    """
+    """Return a copy of *holder* with ``change(value)`` in place of the *value* at *path*."""
     try:
         if not path:
             return change(holder)
@@ -920,10 +901,7 @@ def _refill_array(array: Any, items: Sequence[Any]) -> Any:
 
 
 def _realign(container: Sequence[Any], value: Any, items: Sequence[Any]) -> Any:
-    """Return an attribute of *container*, whose *value* may be a list parallel to its items.
-
-    Milvus keeps the ids and distances of its hits in attributes of the list too.
-    """
+    """Return *value*, an attribute of *container* that may be parallel to its items (Milvus)."""
     if not _is_list(value) or not len(value) or len(value) != len(container):
         return value
     for key in container[0] if isinstance(container[0], Mapping) else ():
@@ -999,11 +977,7 @@ def has_text(passage: Passage) -> bool:
 
 
 def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -> tuple[str, str]:
-    """Return (problem, fix): why no text was found in *passages*, and how to fix the problem.
-
-    Both are clauses for a message. They may name a field whose values look like text, but they
-    never quote a value.
-    """
+    """Return why no text was found in *passages*, and the fix, as clauses that quote no value."""
     where = "a common field name"
     if text_field is not None:
         where = f"keywordEvidence.fields.text {text_field!r}"

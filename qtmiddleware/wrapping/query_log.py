@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from math import isfinite
@@ -126,6 +125,9 @@ def build_record(
         plain: the plain function's result, if *retrieval* is a shadow retrieval.
         dropped: how many shadow retrievals were dropped since the last record.
     """
+    # Imported here so that users without a log do not pay for this module.
+    from datetime import UTC, datetime
+
     writer = writer or TextWriter()
     trace = retrieval.trace
     metadata: dict[Key, Mapping[str, Any]] = {}
@@ -161,7 +163,7 @@ def build_record(
 
     record = {
         "query_id": trace.query_id,
-        "timestamp": _format_time(trace.started_at),
+        "timestamp": datetime.fromtimestamp(trace.started_at, UTC).isoformat(),
         "queries": [writer.prepare_query(retrieval)],
         "keywords": writer.prepare_keywords(retrieval.keywords, retrieval.original_query),
         "variants": [
@@ -194,14 +196,6 @@ def build_record(
         "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
         "trace": trace.to_dict(),
     }
-
-
-def _format_time(seconds: float) -> str | None:
-    from datetime import UTC, datetime
-
-    with suppress(ValueError, OverflowError, OSError):  # a time that `datetime` cannot represent
-        return datetime.fromtimestamp(seconds, UTC).isoformat()
-    return None
 
 
 class QueryLog:

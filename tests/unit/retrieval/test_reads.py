@@ -12,7 +12,6 @@ from pinecone.models.vectors.usage import Usage
 from pinecone.models.vectors.vector import ScoredVector
 
 import qtmiddleware as qtm
-from qtmiddleware.kit.index.hybrid import Hybrid
 from qtmiddleware.retrieval.responses import get_read_units
 from qtmiddleware.testing import ScriptedModel
 
@@ -54,21 +53,6 @@ def test_the_units_of_all_searches_of_a_question_add_up(way: str) -> None:
 def test_each_search_of_a_function_that_says_nothing_is_one_unit() -> None:
     trace = middleware().wrap(plain).retrieve(QUESTION).trace
     assert trace.read_units == trace.searches == 3
-
-
-def test_a_hybrid_reads_what_both_its_searches_do() -> None:
-    trace = qtm.QueryMiddleware({}).wrap(Hybrid(query, query)).retrieve(QUESTION).trace
-    assert (trace.searches, trace.read_units) == (1, 10)
-
-
-def test_a_refused_width_counts_as_a_search_that_says_nothing() -> None:
-    def narrow(text: str, top_k: int = 2) -> QueryResponse:
-        if top_k > 10:
-            raise ValueError("too many")
-        return query(text, top_k)
-
-    trace = qtm.QueryMiddleware({}).wrap(narrow).retrieve(QUESTION).trace
-    assert (trace.searches, trace.read_units) == (2, 6)
 
 
 def test_an_answer_counts_the_reads_of_its_parts() -> None:

@@ -218,12 +218,6 @@ def test_what_is_no_method_is_not_bound_by_a_class() -> None:
         assert marks(shelf.bound(QUERY)) == {service}
 
 
-def test_attributes_and_methods_of_what_is_wrapped_are_reachable() -> None:
-    search = qm.wrap(Finder(index="dogs"))
-    assert (search.index, search.close()) == ("dogs", "closed")
-    assert not hasattr(search, "no_such_attribute")
-
-
 @pytest.mark.parametrize(
     "thing", [None, 42, "config.json", [], {}, object()], ids=lambda it: type(it).__name__
 )

@@ -14,7 +14,6 @@ from pinecone import DenseVectorQuery, EmbedQuery, QueryStringQuery, TextQuery
 
 from qtmiddleware.wrapping.clauses import (
     NoQuestion,
-    are_clauses,
     find_lucene_operator,
     list_searched_fields,
     read_clause_type,
@@ -77,23 +76,6 @@ def test_what_is_written_plain_has_no_syntax_and_loses_no_word(text: str) -> Non
     assert [it for it in plain.casefold() if it.isalnum()] == [
         it for it in text.casefold() if it.isalnum()
     ]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(None, [], "text", 3, iter([{"type": "text"}]), {"type": "text", "query": "a"}),
-        *([{}], [None], ["text"], [{"type": "guess"}], [{"type": 3}]),
-        [{"type": "embed", "query": "a"}, {"type": "text", "query": "a"}],
-        [{"type": "embed", "query": "a"}, {"type": "embed", "query": "a"}],
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_is_no_list_of_clauses_is_no_question(value: Any) -> None:
-    assert not are_clauses(value)
-    with pytest.raises(NoQuestion) as caught:
-        read_question(value)
-    assert caught.value.reason == "missing"
 
 
 @pytest.mark.parametrize(

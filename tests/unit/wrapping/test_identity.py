@@ -88,12 +88,6 @@ def test_a_wrapped_function_keeps_its_signature() -> None:
     assert inspect.getdoc(search) == "Finds dogs."
 
 
-def test_a_bound_method_keeps_its_signature_without_the_object() -> None:
-    assert list(inspect.signature(Service().search).parameters) == ["query", "top_k"]
-    assert list(inspect.signature(Service.search).parameters) == ["self", "query", "top_k"]
-    assert list(inspect.signature(Service().asearch).parameters) == ["query", "top_k"]
-
-
 def test_coroutine_functions_are_recognised() -> None:
     marked = (
         inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction

@@ -98,37 +98,6 @@ def test_the_variants_are_embedded_in_one_batch(way: Way, kind: str) -> None:
 
 
 @every_way
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_function_of_one_text_gets_each_text_once(way: Way, is_async: bool) -> None:
-    asked: list[Any] = []
-
-    def embed(text):  # type: ignore[no-untyped-def]
-        asked.append(text)
-        return vector(text)
-
-    async def aembed(text):  # type: ignore[no-untyped-def]
-        return embed(text)
-
-    nearest = Nearest()
-    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
-    wrapped: Any = qm.wrap(
-        nearest.awaited if way.name == "async" else nearest.plain,
-        embed=aembed if is_async else embed,
-    )
-    assert asked == []
-    first = way.retrieve(wrapped, QUERY)
-    assert (first.status, sorted(nearest.asked)) == (
-        "full",
-        sorted(vector(text) for text in (QUERY, *SUBS)),
-    )
-    assert sorted(asked) == sorted([QUERY, *SUBS])
-    asked.clear()
-    assert way.retrieve(wrapped, QUERY).response == first.response
-    assert sorted(asked) == sorted([QUERY, *SUBS])
-    assert {type(number) for asked_vector in nearest.asked for number in asked_vector} == {float}
-
-
-@every_way
 def test_an_embedding_that_fails_for_the_original_is_raised_as_it_is(way: Way) -> None:
     error = RuntimeError("no model")
 
