@@ -106,6 +106,9 @@ _SOFT_HYPHEN: Final = b"\xad"
 _NUMBER_JOINTS: Final = ".,:"
 _OTHER_JOINT: Final = re.compile(r"[.,:](?:(?!\d)|(?<!\d.))")
 _YEARS: Final = re.compile(r"(?:19|20)\d\d")
+# 25 000 and 1 299 € are numbers, while "iPhone 15 256 GB" has two.
+_GROUPED: Final = re.compile(r"(?<![\w.,])\d{1,3}(?:\s\d{3})+(?!\w)(?:(?<=000)|(?=\s?[€$£]))")
+_EMAIL: Final = re.compile(r"\be-?mails?\b", re.IGNORECASE)
 _CODE_PIECE: Final = re.compile(r"\d+(?:[.,:]\d+)*(?:\.x\Z)?|[^\W\d_]+")
 # In Chinese, Japanese and Korean, two characters of these make no word with a topic.
 _FUNCTION_CHARACTERS: Final = frozenset(
@@ -212,7 +215,7 @@ def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
 
     If all keywords are function words, all of them count as content words.
     """
-    words = [part for word in split_terms(keywords) for part in _list_code_parts(word)]
+    words = [part for word in _split_keywords(keywords) for part in _list_code_parts(word)]
     terms = [find_stem(word, rules.endings) for word in words]
     content = [
         term
@@ -227,6 +230,12 @@ def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
         content=list(dict.fromkeys(content)),
         neighbours=[pair for pair in dict.fromkeys(pairwise(content)) if pair[0] != pair[1]],
     )
+
+
+def _split_keywords(keywords: str) -> list[str]:
+    """Return the words of *keywords* as they are compared: 25000 for 25 000, e_mail for e-mail."""
+    grouped = _GROUPED.sub(lambda number: re.sub(r"\s", "", number[0]), keywords)
+    return split_terms(_EMAIL.sub("e_mail", grouped))
 
 
 def _list_code_parts(word: str) -> list[str]:
@@ -254,7 +263,10 @@ def _compile_code(code: str) -> re.Pattern[str]:
         number = re.sub(r"[.,](?=\d{3}(?!\d))", "", piece) if piece.count(".") < 2 else piece
         if number.isdigit() and len(number) > 3:
             grouped = f"{int(number):,}" if number[0] != "0" else number
-            patterns.append(grouped.replace(",", "[.,]?"))
+            patterns.append(grouped.replace(",", "[., ]?"))
+        elif ":" in piece:
+            # 9:30 is 09:30.
+            patterns.append(re.sub(r"^0?(?=\d:)", "0?", piece))
         else:
             patterns.append(re.sub("[.,]", "[.,]", piece.removesuffix(".x")))
     body = " ?".join(patterns)
@@ -378,10 +390,12 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
     rules = load_word_rules(language)
     held_terms = find_words(parse_question(keywords, rules), [text], rules).held[0]
     words: dict[str, str] = {}
-    for word in split_terms(keywords):
+    for word in _split_keywords(keywords):
         # A passage with another number is named by the name in the code alone.
         parts = [(find_stem(part, rules.endings), part) for part in _list_code_parts(word)]
-        held = [(term, part) for term, part in parts if term in held_terms]
+        held = [
+            (term, part.replace("e_mail", "e-mail")) for term, part in parts if term in held_terms
+        ]
         words |= {term: part for term, part in held[-1:] if term not in words}
     return tuple(words.values())
 

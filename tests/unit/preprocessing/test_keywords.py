@@ -153,6 +153,28 @@ def test_a_text_holds_a_word_in_its_other_spellings(keyword: str, text: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("keyword", "text", "found"),
+    [
+        ("9:30", "from 09:30", "9:30"),
+        ("09:30", "from 9:30", "09:30"),
+        ("9:30", "at 19:30", None),
+        ("25 000", "25000 km", "25000"),
+        ("1 299 €", "1.299 €", "1299"),
+        ("25,000", "25\u202f000 km", "25,000"),
+        ("15 256", "iPhone 15 with 256 GB", "15"),
+        ("e-mail", "Write an email", "e-mail"),
+        ("emails", "E-Mail-Adresse", "e-mail"),
+        ("email", "the mail", None),
+    ],
+)
+def test_times_grouped_numbers_and_email_are_the_same_in_any_spelling(
+    keyword: str, text: str, found: str | None
+) -> None:
+    assert next(iter(find_matching_words(keyword, text)), None) == found
+    assert bool(locate_words(keyword, text)) == bool(found)
+
+
+@pytest.mark.parametrize(
     ("keyword", "text"),
     [
         ("bus", "bu"),
