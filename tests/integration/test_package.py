@@ -118,4 +118,4 @@ def test_every_extra_that_a_message_names_exists() -> None:
         for names in re.findall(r"qtmiddleware\[([a-z,]+)\]", text):
             told |= set(names.split(","))
     known = set(PROJECT["optional-dependencies"]) - FOR_US
-    assert {"cli", "eval", "local", "documents"} <= told <= known
+    assert {"cli", "eval", "local"} <= told <= known
