@@ -131,7 +131,7 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
             runs[SYSTEMS[3]][question.id] = [it for it in base if not letters or it in kept][:10]
         scores = {}
         for system, run in runs.items():
-            found_scores = evaluate(data.qrels, run, (MEASURE,))
+            found_scores = evaluate(data.qrels, run)
             scores[system] = [
                 found_scores.values[MEASURE][question.id] for question in data.questions
             ]

@@ -13,7 +13,7 @@ from benchmarks.quality.report import SEED
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Comparison, Dataset, chosen
-from qtmiddleware.kit.evaluation.bench import BenchOptions, open_bench
+from qtmiddleware.kit.evaluation.bench import open_bench
 
 QUESTIONS: Final = 400
 """At most so many of a set are asked where they cost nothing."""
@@ -51,12 +51,13 @@ def _compared(
     questions: int | None = None,
     recording: Path | None = None,
 ) -> Comparison:
-    options = BenchOptions(
-        options=Settings(embedding_model=MODEL),
+    opened = open_bench(
+        data,
+        Settings(embedding_model=MODEL),
         recordings=recording,
         cache=KEPT,
         questions=questions,
         seed=SEED,
     )
-    with open_bench(data, options) as bench:
+    with opened as bench:
         return bench.measure(chosen(systems), seed=SEED)

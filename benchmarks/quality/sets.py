@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,7 +22,6 @@ from qtmiddleware.kit.evaluation import (
     measure_systems,
 )
 from qtmiddleware.kit.evaluation.bench import open_index
-from qtmiddleware.kit.evaluation.caches import CachedEmbedder
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
 
@@ -107,10 +108,41 @@ def prepared(source: Source, name: str) -> Iterator[Prepared]:
 def prepared_with(data: Dataset, name: str, model: LanguageModel) -> Iterator[Prepared]:
     """The data set with any model; what is embedded is kept, and so is the index."""
     with (
-        closing(CachedEmbedder(find_embedder(MODEL), KEPT / "vectors.sqlite")) as embedder,
+        closing(KeptVectors(find_embedder(MODEL), KEPT / "vectors.sqlite")) as embedder,
         open_index(data, KEPT, embedder) as store,
     ):
         yield Prepared(name, data, store, embedder, model)
+
+
+class KeptVectors:
+    """An embedder that embeds each text once, as the same texts are searched by many systems and runs."""
+
+    def __init__(self, inner: Embedder, file: Path) -> None:
+        self.name, self.dimension, self._inner = inner.name, inner.dimension, inner
+        KEPT.mkdir(parents=True, exist_ok=True)
+        self._kept = sqlite3.connect(file, check_same_thread=False)
+        self._kept.execute(
+            "CREATE TABLE IF NOT EXISTS vectors (text TEXT PRIMARY KEY, vector BLOB)"
+        )
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector a text."""
+        known = {text: self._look_up(text) for text in texts}
+        missing = [text for text, vector in known.items() if not vector]
+        if missing:
+            known |= zip(missing, self._inner.embed(missing), strict=True)
+            rows = [(text, array("d", known[text]).tobytes()) for text in missing]
+            with self._kept:
+                self._kept.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+        return [known[text] for text in texts]
+
+    def close(self) -> None:
+        """The file is closed."""
+        self._kept.close()
+
+    def _look_up(self, text: str) -> list[float]:
+        row = self._kept.execute("SELECT vector FROM vectors WHERE text = ?", (text,)).fetchone()
+        return [] if row is None else array("d", row[0]).tolist()
 
 
 def records(file: Path) -> dict[str, dict[str, Any]]:

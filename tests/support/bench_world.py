@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from qtmiddleware.kit.evaluation import Dataset, Question, bench
-from qtmiddleware.kit.evaluation.bench import Bench, BenchOptions
+from qtmiddleware.kit.evaluation import Dataset, Question
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.types import Message
 from tests.support.testset_world import NAMES, bridge, writer
@@ -74,11 +72,6 @@ def write_recording(path: Path, data: Dataset, *fields: str) -> Path:
         records.append({"_id": question.id, **given})
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
-
-
-def open_bench(folder: str | Path | Dataset, **options: Any) -> AbstractContextManager[Bench]:
-    """The bench that is opened by these `BenchOptions`."""
-    return bench.open_bench(folder, BenchOptions(**options))
 
 
 class CountingEmbedder:

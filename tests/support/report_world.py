@@ -12,12 +12,11 @@ from qtmiddleware.kit.evaluation import (
     Comparison,
     Dataset,
     Difference,
-    Percentiles,
-    PerQuery,
     Question,
     Run,
     SystemScore,
 )
+from qtmiddleware.kit.evaluation.measures import Percentiles, PerQuery
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message, Variant
 

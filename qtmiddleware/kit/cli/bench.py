@@ -58,7 +58,6 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.kit.evaluation.bench import (
     READING,
     Bench,
-    BenchOptions,
     FunctionSource,
     open_bench,
 )
@@ -154,7 +153,7 @@ def command(
     settings = _find_shared_settings(configs, sets or (), shared_keys)
     if fail_if is not None and baseline is None:
         raise ConfigError("--fail-if needs --baseline", path="--fail-if")
-    rule = None if fail_if is None else Rule.parse(fail_if)
+    rule = Rule() if fail_if is None else Rule.parse(fail_if)
     before = None if baseline is None else Baseline.read(baseline)
     if report is not None:
         check_report(report)
@@ -166,8 +165,9 @@ def command(
         nullcontext() if function is None else name_search_in_errors(function),
         open_progress_bar() as update,
     ):
-        options = BenchOptions(
-            options=settings,
+        opened = open_bench(
+            data,
+            settings,
             function=source,
             recordings=recordings,
             record=record,
@@ -175,12 +175,12 @@ def command(
             progress=update,
             check=None if before is None else before.check_dataset,
         )
-        with open_bench(data, options) as bench:
+        with opened as bench:
             contenders = _select_systems(bench, selection, configs)
             if source is not None and source.is_wrapped:
                 contenders[OWN] = {}
             if before is not None:
-                before.check_systems(contenders, rule or Rule())
+                before.check_systems(contenders, rule)
             if source is not None:
                 _confirm_searches(bench, contenders, source.name, is_confirmed=yes)
             comparison = bench.measure(contenders, progress=update)
@@ -197,7 +197,7 @@ def command(
     }
     if report is not None:
         write_report(report, report_comparison(comparison, bench.dataset, gate), values)
-    is_worse = rule is not None and gate is not None and gate.verdict == "worse"
+    is_worse = fail_if is not None and gate is not None and gate.verdict == "worse"
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():

@@ -61,7 +61,7 @@ from qtmiddleware.kit.evaluation import (
 )
 from qtmiddleware.kit.evaluation.compare import describe_error
 from qtmiddleware.kit.evaluation.judge import MOST_SYSTEMS, RankedAnswers
-from qtmiddleware.kit.evaluation.report import build_standing_row, describe_ranking
+from qtmiddleware.kit.evaluation.report import build_standing_row
 from qtmiddleware.kit.evaluation.side_by_side import SHOWN
 from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.types import Match
@@ -225,7 +225,7 @@ def _show_side_by_side(comparison: SideBySide) -> None:
     ranked = comparison.ranked
     if ranked is None:
         return
-    out.write(f"\n{describe_ranking(ranked)}")
+    out.write()
     if len(ranked.questions) > 1 and ranked.standings:
         show_table(
             ["", "place", f"before {BASELINE} [95%]  ", "best", "of", "score"],
@@ -234,7 +234,7 @@ def _show_side_by_side(comparison: SideBySide) -> None:
                 for it in ranked.standings
             ],
         )
-    out.write(ranked.summary())
+    out.write(f"{ranked.headline} {ranked.remarks}".strip())
 
 
 def _show_question(asked: AskedQuestion) -> None:
@@ -393,6 +393,6 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
             for text in dict.fromkeys(filter(None, remarks)):
                 yield f"     {sign} {text}"
     for reason in ranking.reasons:
-        yield f"  why: {reason.text} ({reason.legend})"
+        yield f"  why: {reason}"
     if ranking.is_flip:
         yield "  With the answers in reverse order, another one was best."

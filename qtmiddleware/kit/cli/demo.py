@@ -40,12 +40,12 @@ from qtmiddleware.kit.evaluation import (
     require_extras,
 )
 from qtmiddleware.kit.evaluation.bench import open_index
-from qtmiddleware.kit.evaluation.recorded import EstimatedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
+from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _EXAMPLE: Final = "balanced"
@@ -155,7 +155,7 @@ def _serve_playground(model: LanguageModel | None, model_name: str, origin: str)
             client, has_recorded_reply = model, None
             if client is None:
                 recording = load_recorded_model(folder)
-                client = DelayedModel(EstimatedModel(recording, model_name), _REPLY_SECONDS)
+                client = DelayedModel(recording.priced_as(Prices(model_name)), _REPLY_SECONDS)
                 has_recorded_reply = partial(has_recording, recording)
             # The demo ignores the user's settings, so that everybody sees the same results.
             config = Config.load({"topK": 5}, environ={})

@@ -28,8 +28,6 @@ from qtmiddleware.kit.evaluation.measures import (
     TOLERANCE,
     TOP_K,
     Difference,
-    Percentiles,
-    PerQuery,
     difference,
     evaluate,
     holm,
@@ -57,7 +55,7 @@ from qtmiddleware.kit.evaluation.systems import (
     asks_a_model,
     chosen,
 )
-from qtmiddleware.retrieval.movement import Movement, Movements, explain_movement
+from qtmiddleware.retrieval.movement import Movements, explain_movement
 
 __all__ = [
     "BASELINE",
@@ -74,10 +72,7 @@ __all__ = [
     "Comparison",
     "Dataset",
     "Difference",
-    "Movement",
     "Movements",
-    "PerQuery",
-    "Percentiles",
     "Question",
     "Report",
     "Run",

@@ -25,16 +25,7 @@ from qtmiddleware.types import Deadline
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A template for prompts.
-
-    Attributes:
-        mode: The prompt's mode.
-        version: The version of the wording.
-        instruction: What the model has to do.
-        data: What the user message contains.
-        rules: The rules to follow.
-        fields: The fields of the reply.
-    """
+    """A template for prompts. *data* says what the user message contains."""
 
     mode: str
     version: str
@@ -46,14 +37,13 @@ class Task:
     def build_prompt(self, material: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Prompt:
         """Return a prompt whose user message is *material* as JSON."""
         user = format_json_message(material)
-        described = "\n".join(
-            f'- "{field.name}" (string): {field.description}' for field in self.fields
-        )
+        keys = (f'- "{field.name}" (string): {field.description}' for field in self.fields)
         system = (
             self.instruction,
             self.data,
             "\n".join(f"- {rule}" for rule in self.rules),
-            "Reply with one JSON object and nothing else (no code fence). Its keys:\n" + described,
+            "Reply with one JSON object and nothing else (no code fence). Its keys:\n"
+            + "\n".join(keys),
         )
         return Prompt(
             self.mode,
@@ -67,35 +57,27 @@ class Task:
 
 
 class PromptRunner:
-    """Asks a model many prompts, a few at a time, and adds up what the replies cost."""
+    """Asks a model several prompts at a time, and adds up what the replies cost."""
 
-    def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
-        """Ask *model* at most *concurrency* prompts at a time, each for *timeout* seconds."""
+    def __init__(self, model: LanguageModel, timeout: float) -> None:
+        """Ask *model*, and wait for its replies for *timeout* seconds."""
         self.cost_usd: float | None = 0.0
         self._model = model
         self._performer = ModelOnly(model)
         self._timeout = timeout
-        self._concurrency = concurrency
 
     def run_prompts(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
-        """Return the reply or the error of each prompt.
+        """Ask all *prompts* at the same time, and return the reply to each, or the error.
 
         Errors of the setup, such as a missing package, are raised.
         """
-        size = self._concurrency
-        batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
-        return [
-            self._read_outcome(outcome)
-            for batch in batches
-            for outcome in run(partial(self._ask_concurrently, batch), self._performer)
-        ]
 
-    async def _ask_concurrently(
-        self, prompts: Sequence[Prompt], services: Services
-    ) -> list[Outcome[Reply]]:
-        deadline = Deadline.after(self._timeout)
-        asks = [partial(services.ask, prompt, deadline) for prompt in prompts]
-        return await services.io.gather(asks, deadline, len(asks))
+        async def ask_all(services: Services) -> list[Outcome[Reply]]:
+            deadline = Deadline.after(self._timeout)
+            asks = [partial(services.ask, prompt, deadline) for prompt in prompts]
+            return await services.io.gather(asks, deadline, len(asks))
+
+        return [self._read_outcome(outcome) for outcome in run(ask_all, self._performer)]
 
     def _read_outcome(self, outcome: Outcome[Reply]) -> Reply | ModelError:
         if outcome.has_succeeded:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +17,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings as Options
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
-from qtmiddleware.kit.evaluation.caches import CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.compare import (
     Comparison,
     Progress,
@@ -28,7 +27,7 @@ from qtmiddleware.kit.evaluation.compare import (
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_judged
 from qtmiddleware.kit.evaluation.measures import TOP_K
 from qtmiddleware.kit.evaluation.recorded import (
-    EstimatedModel,
+    RecordedModel,
     RecordingModel,
     load_recording,
     read_records,
@@ -46,24 +45,22 @@ from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.providers.openai_client import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.runtime.files import open_for_writing
 from qtmiddleware.transforms import build_prompts
-from qtmiddleware.types import Message
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 
+# The default folder of indexes and replies.
 CACHE: Final = Path(".qtm/bench")
-"""The default folder of indexes, vectors and replies."""
+# The model is asked so many questions at a time.
 CONCURRENCY: Final = 8
-"""The number of questions that the model is asked at a time."""
-BATCH: Final = 64
-"""The number of passages that are embedded and stored at a time."""
+# The key that says how to read results. All systems use the same value.
 READING: Final = "keywordEvidence.fields"
-"""The key that says how to read results. All systems use the same value."""
-_CACHE_FILE: Final = "cache.sqlite"
+_BATCH: Final = 64
 _NO_MODEL: Final = (
     "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor"
     " QTM_LLM_BASE_URL is set."
@@ -84,11 +81,10 @@ def open_index(
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
         if store.count() != len(dataset.passages):
-            for start in range(0, len(dataset.passages), BATCH):
-                batch = dataset.passages[start : start + BATCH]
-                store.write(
-                    zip(batch, embedder.embed([passage.text for passage in batch]), strict=True)
-                )
+            for start in range(0, len(dataset.passages), _BATCH):
+                batch = dataset.passages[start : start + _BATCH]
+                vectors = embedder.embed([passage.text for passage in batch])
+                store.write(zip(batch, vectors, strict=True))
                 if progress is not None:
                     progress("embedding passages", start + len(batch), len(dataset.passages))
     except BaseException:
@@ -129,7 +125,6 @@ class Bench:
         notes: Notes for the report, such as the number of questions without a recorded reply.
         has_model: Whether a model can be asked, or recorded replies can be replayed.
         model: The model to ask in advance; ``None`` if your function asks its own model.
-        recorded_fields: The reply fields in the recording, or ``None`` without a recording.
     """
 
     system: System
@@ -137,7 +132,6 @@ class Bench:
     notes: tuple[str, ...]
     has_model: bool
     model: LanguageModel | None
-    recorded_fields: frozenset[str] | None
 
     @property
     def model_name(self) -> str | None:
@@ -150,9 +144,8 @@ class Bench:
         prompts = build_prompts(options, "?")
         fields = {field.name for prompt in prompts for field in prompt.fields} - {"standalone"}
         # A system with some of its fields can still be measured.
-        if self.recorded_fields is None or fields & self.recorded_fields:
-            return frozenset()
-        return frozenset(fields)
+        is_missing = isinstance(self.model, RecordedModel) and not fields & self.model.fields
+        return frozenset(fields) if is_missing else frozenset()
 
     def measure(
         self,
@@ -170,226 +163,207 @@ class Bench:
             ModelError: The model does not answer.
             Exception: Any exception that `compare.measure` raises.
         """
-        if self.has_model and self.recorded_fields is None and self.model is not None:
+        is_recorded = isinstance(self.model, RecordedModel)
+        if self.has_model and self.model is not None and not is_recorded:
             ask_ahead(self.model, self.dataset, systems, progress=progress)
         comparison = measure_systems(
             self.system, self.dataset, systems, notes=self.notes, seed=seed, progress=progress
         )
-        return replace(comparison, counts_model_time=self.recorded_fields is None)
+        return replace(comparison, counts_model_time=not is_recorded)
 
     def count_searches(self, systems: Mapping[str, Settings]) -> int:
         """Return the largest number of searches that measuring *systems* can make."""
-        follow_ups = sum(bool(question.history) for question in self.dataset.questions)
-        counts = (len(self.dataset.questions) - follow_ups, follow_ups)
+        if not self.has_model:
+            return len(systems) * len(self.dataset.questions)
+        engines = [self.system.configure(it).middleware.engine for it in systems.values()]
         return sum(
-            count * _count_searches(self, settings, is_follow_up=is_follow_up)
-            for settings in systems.values()
-            for count, is_follow_up in zip(counts, (False, True), strict=True)
+            _count_searches(engine, question)
+            for engine in engines
+            for question in self.dataset.questions
         )
 
 
-def _count_searches(bench: Bench, settings: Settings, *, is_follow_up: bool) -> int:
-    """Return the largest number of searches for one question."""
-    if not bench.has_model:
-        return 1
-    engine = bench.system.configure(settings).middleware.engine
-    options = engine.settings
-    history = (Message("user", "?"),) if is_follow_up else ()
-    call = Call("?", history, options, Learned(), engine)
+def _count_searches(engine: Any, question: Question) -> int:
+    options, history = engine.settings, question.history
+    call = Call(question.text, history, options, Learned(), engine)
     extra = int(call.keyword_search_skip_reason is None)
     if options.escalation.mode == "never":
         return 1 + extra
-    prompts = build_prompts(options, "?", history)
+    prompts = build_prompts(options, question.text, history)
     fields = {field.name: field for prompt in prompts for field in prompt.fields}
     count = 1 + sum(max(1, it.max_items) for it in fields.values() if TEXT_FIELDS[it.name].variant)
     if call.max_searches is not None:
         # A follow-up question may take one search more than `limits.maxSearches`.
-        count = min(count, max(call.max_searches, 2 if is_follow_up else 1))
+        count = min(count, max(call.max_searches, 2 if history else 1))
     return count + extra
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    """The options of `open_bench`.
-
-    Attributes:
-        options: The settings that all systems share: the models, prices and fields of results.
-        function: Your own function, which the bench calls instead of searching an index.
-        client: A model to ask instead of the language model of *options*.
-        recordings: A file of recorded replies to use instead of asking the model. Only questions
-            with recorded replies are measured.
-        record: A file to write the model's replies to.
-        cache: The folder for the index, all vectors and all replies. A second run reuses them.
-        questions: The number of questions to measure, drawn with *seed*. Default: all questions.
-        seed: The seed that draws the questions.
-        progress: Receives the stage's name, the steps done and their total.
-        check: Receives the data set with the questions to measure, before any passage is embedded.
-    """
-
-    options: Options
-    function: FunctionSource | None = None
-    client: Any = None
-    recordings: Path | None = None
-    record: Path | None = None
-    cache: Path = CACHE
-    questions: int | None = None
-    seed: int = 0
-    progress: Progress | None = None
-    check: Callable[[Dataset], None] | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` if two options exclude each other."""
-        if self.recordings is not None and self.record is not None:
-            raise ConfigError("pass --recordings or --record, not both", path="record")
-        models = (self.recordings, self.record, self.client)
-        if self.has_own_model and models != (None, None, None):
-            raise ConfigError(
-                "the function is already wrapped and uses its own model; name the plain function",
-                path="function",
-            )
-
-    @property
-    def has_own_model(self) -> bool:
-        """Whether the function is wrapped, and so asks its own model."""
-        return self.function is not None and self.function.is_wrapped
-
-
 @contextmanager
-def open_bench(data: str | Path | Dataset, options: BenchOptions) -> Iterator[Bench]:
+def open_bench(
+    data: str | Path | Dataset,
+    settings: Options,
+    *,
+    function: FunctionSource | None = None,
+    client: Any = None,
+    recordings: Path | None = None,
+    record: Path | None = None,
+    cache: Path = CACHE,
+    questions: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    check: Callable[[Dataset], None] | None = None,
+) -> Iterator[Bench]:
     """Yield the bench that measures *data*, and close what was opened.
 
     Args:
         data: A data set or its folder; for a function of your own, also a file of `load_judged`.
-        options: What to measure, and with which model.
+        settings: The settings that all systems share: the models, prices and fields of results.
+        function: Your own function, which the bench calls instead of searching an index.
+        client: A model to ask instead of the language model of *settings*.
+        recordings: A file of recorded replies to use instead of asking the model. Only questions
+            with recorded replies are measured.
+        record: A file to write the model's replies to.
+        cache: The folder for the index and all replies. A second run reuses them.
+        questions: The number of questions to measure, drawn with *seed*. Default: all questions.
+        seed: The seed that draws the questions.
+        progress: Receives the stage's name, the steps done and their total.
+        check: Receives the data set with the questions to measure, before any passage is embedded.
 
     Raises:
         ConfigError: The data, the recording or an option cannot be used.
         MissingExtra: A package is not installed.
         WrapError: Your function cannot be wrapped.
     """
+    is_wrapped = function is not None and function.is_wrapped
+    _refuse_two_models(recordings, record, client, is_wrapped=is_wrapped)
     with ExitStack() as stack:
         if not isinstance(data, Dataset):
-            data = Dataset.load(data) if options.function is None else load_judged(data)
+            data = Dataset.load(data) if function is None else load_judged(data)
         require_measurable(data)
-        model, has_model, notes = None, False, []
-        fields: frozenset[str] | None = None
-        if options.has_own_model and options.function is not None:
-            has_model = options.function.fn.middleware.engine.has_model
-            own = f"{options.function.name} uses its own model; its replies are not kept."
-            notes.append(own if has_model else _NO_MODEL)
-        elif options.recordings is not None:
-            model, data, fields, recorded_notes = _open_recording(data, options)
+        model: LanguageModel | None = None
+        if function is not None and is_wrapped:
+            has_model = function.fn.middleware.engine.has_model
+            notes = [f"{function.name} uses its own model; its replies are not kept."]
+        elif recordings is not None:
             has_model = True
-            notes += recorded_notes
+            model, data, notes = _open_recording(data, recordings, settings)
         else:
-            model = stack.enter_context(_open_model(options))
-            has_model = options.client is not None or has_language_model(options.options)
+            has_model = client is not None or has_language_model(settings)
+            model = stack.enter_context(_open_model(settings, client, cache))
             kept = (
                 f"Replies of {model.name}. They are kept: one that is used again costs nothing"
                 " more, and counts with the tokens, money and time it took at first."
             )
-            notes.append(kept if has_model else _NO_MODEL)
-            if options.record is not None:
-                if not has_model:
-                    raise ConfigError(
-                        f"--record needs a language model. {_NO_MODEL}", path="record"
-                    )
-                model = RecordingModel(model, require_writable(options.record))
-        if options.questions is not None and options.questions < len(data.questions):
-            notes.append(
-                f"{options.questions} of {len(data.questions)} questions, drawn with seed"
-                f" {options.seed}."
-            )
-            data = data.sampled(options.questions, seed=options.seed)
-        if data.is_synthetic:
+            notes = [kept]
+        if not has_model:
+            notes = [_NO_MODEL]
+        if record is not None:
+            if model is None or not has_model:
+                raise ConfigError(f"--record needs a language model. {_NO_MODEL}", path="record")
+            model = RecordingModel(model, require_writable(record))
+        if questions is not None and questions < len(data.questions):
+            notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
+            data = data.sampled(questions, seed=seed)
+        if any(question.metadata.get("synthetic") is True for question in data.questions):
             notes.append(
                 "The questions are synthetic: a language model wrote them from the passages that"
                 " answer them."
             )
-        if options.check is not None:
-            options.check(data)
-        system = stack.enter_context(_open_search(data, model, options))
-        if options.function is not None and system.function.top_k_argument is None:
+        if check is not None:
+            check(data)
+        opened = (
+            _open_index(data, settings, model, cache, progress)
+            if function is None
+            else _open_function(function, settings, model)
+        )
+        system = stack.enter_context(opened)
+        if function is not None and system.function.top_k_argument is None:
             notes.append(
-                f"{options.function.name} has no parameter for the number of passages, so its own"
-                " number is used."
+                f"{function.name} has no parameter for the number of passages, so its own number is"
+                " used."
             )
-        yield Bench(system, data, tuple(notes), has_model, model, fields)
+        yield Bench(system, data, tuple(notes), has_model, model)
+
+
+def _refuse_two_models(
+    recordings: Path | None, record: Path | None, client: Any, *, is_wrapped: bool
+) -> None:
+    if recordings is not None and record is not None:
+        raise ConfigError("pass --recordings or --record, not both", path="record")
+    if is_wrapped and (recordings, record, client) != (None, None, None):
+        raise ConfigError(
+            "the function is already wrapped and uses its own model; name the plain function",
+            path="function",
+        )
 
 
 def _open_recording(
-    data: Dataset, options: BenchOptions
-) -> tuple[LanguageModel, Dataset, frozenset[str], list[str]]:
-    path, settings = options.recordings or Path(), options.options
-    replayed, recorded, fields = load_recording(data, path)
-    model = EstimatedModel(
-        replayed,
-        settings.transformation_model,
-        input_price=settings.llm.input_price,
-        output_price=settings.llm.output_price,
+    data: Dataset, path: Path, settings: Options
+) -> tuple[RecordedModel, Dataset, list[str]]:
+    """Return a recording, its questions of *data*, and notes on them."""
+    replayed, recorded = load_recording(data, path)
+    name, llm = settings.transformation_model, settings.llm
+    origin = (
+        f"Recorded replies of a language model ({path.name}): no model was called, and the added"
+        " milliseconds do not include the model's time. Tokens are estimated, four characters"
+        f" each; costs use the prices of {name}."
     )
-    notes = [
-        (
-            f"Recorded replies of a language model ({path.name}): no model was called, and the"
-            " added milliseconds do not include the model's time."
-        ),
-        model.note,
-    ]
+    notes = [origin]
     count, total = len(recorded.questions), len(data.questions)
     if count < total:
         notes.append(f"{count} of {total} questions were recorded; the others are skipped.")
-    return model, recorded, fields, notes
+    prices = Prices(name, llm.input_price, llm.output_price)
+    return replayed.priced_as(prices), recorded, notes
 
 
 @contextmanager
-def _open_model(options: BenchOptions) -> Iterator[LanguageModel]:
+def _open_model(settings: Options, client: Any, cache: Path) -> Iterator[LanguageModel]:
     """Yield the model, with a cache of its replies."""
-    model = make_language_model(options.client, options.options)
-    llm = options.options.llm
-    variables = [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
-    decisive: list[Any] = [llm.base_url or variables, llm.temperature, llm.max_tokens]
-    decisive += [llm.structured_output, llm.reasoning_effort]
-    decisive += [llm.temperatures] if llm.temperatures else []
-    cached = CachedModel(model, options.cache / _CACHE_FILE, options=json.dumps(decisive))
+    model = make_language_model(client, settings)
+    addresses = [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
+    options = f"{settings.llm} {addresses}"
+    cached = CachedModel(model, cache / "cache.sqlite", options=options)
     try:
         yield cached
     finally:
         cached.close()
-        if options.client is None and isinstance(model, OpenAIModel):
+        if client is None and isinstance(model, OpenAIModel):
             model.close()
 
 
 @contextmanager
-def _open_search(
-    data: Dataset, model: LanguageModel | None, options: BenchOptions
+def _open_function(
+    source: FunctionSource, settings: Options, model: LanguageModel | None
 ) -> Iterator[System]:
-    settings, source = options.options, options.function
-    if source is not None:
+    plain: dict[str, Any] = {}
+    if not source.is_wrapped:
         # The reading of results and the price of searches are those of all systems.
-        config: Any = {
+        config = {
             "keywordEvidence": {"fields": settings.keyword_evidence.fields},
             "store": {"readPrice": settings.store.read_price},
             "breaker": {"failures": 0},
         }
-        plain: dict[str, Any] = (
-            {}
-            if source.is_wrapped
-            else {"client": model, "config": Config.load(config, environ={})}
-        )
-        with open_system(
-            source.fn, arguments=source.arguments, top_k=TOP_K, **plain, **source.options
-        ) as system:
-            system.function.middleware.warm_up()
-            yield system
-        return
+        plain = {"client": model, "config": Config.load(config, environ={})}
+    with open_system(
+        source.fn, arguments=source.arguments, top_k=TOP_K, **plain, **source.options
+    ) as system:
+        system.function.middleware.warm_up()
+        yield system
+
+
+@contextmanager
+def _open_index(
+    data: Dataset,
+    settings: Options,
+    model: LanguageModel | None,
+    cache: Path,
+    progress: Progress | None,
+) -> Iterator[System]:
+    embedder = find_embedder(settings.embedding_model, dimensions=settings.embedding_dimensions)
     with ExitStack() as stack:
-        inner = find_embedder(settings.embedding_model, dimensions=settings.embedding_dimensions)
-        if isinstance(inner, OpenAIEmbedder):
-            stack.callback(inner.close)
-        embedder = CachedEmbedder(inner, options.cache / _CACHE_FILE)
-        stack.callback(embedder.close)
-        store = open_index(data, options.cache, embedder, progress=options.progress)
-        stack.enter_context(store)
+        if isinstance(embedder, OpenAIEmbedder):
+            stack.callback(embedder.close)
+        store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
         price = settings.store.read_price
         yield index_system(store, embedder, model, top_k=TOP_K, read_price=price)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -29,20 +27,17 @@ from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 
+# If a system fails on each of this many first questions, its error is raised.
 MOST_FAILED: Final = 5
-"""If a system fails on each of this many first questions, its error is raised."""
+# Or on this many in a row. Fewer are tolerated, because an index that is down may soon be up again.
 MOST_IN_A_ROW: Final = 20
-"""If a system fails on this many questions in a row, its error is raised.
-
-Shorter series are tolerated, because an index that is down may soon be up again.
-"""
+# At least one of this many first questions must find a judged passage.
 ASKED_FOR_IDS: Final = 20
-"""At least one of this many first questions must find a judged passage."""
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
+# A callback that receives the system's name, the number of questions done and their total.
 Progress = Callable[[str, int, int], None]
-"""A callback that receives the system's name, the number of questions done and their total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +84,11 @@ class SystemScore:
         return sum(run.llm_calls > 0 for run in self.runs.values()) / len(self.runs)
 
     @property
+    def calls_per_question(self) -> float:
+        """The mean number of model calls."""
+        return self.llm_calls / len(self.runs)
+
+    @property
     def searches_per_question(self) -> float | None:
         """The mean number of searches; ``None`` if it is not known."""
         return _mean([run.searches for run in self.runs.values()])
@@ -125,7 +125,7 @@ class SystemScore:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,6 @@ class Comparison:
         counts_model_time: Whether the added time includes the time of the model.
         fingerprints: The hashes of questions, judgements and passages, as in
             `Dataset.fingerprints`.
-        settings: The hash of each system's settings.
         asked: The ids of all questions, with those that failed.
     """
 
@@ -156,7 +155,6 @@ class Comparison:
     seed: int = 0
     counts_model_time: bool = True
     fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     asked: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __getitem__(self, name: str) -> SystemScore:
@@ -170,12 +168,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as a dict, ready for JSON. It contains no texts."""
-        values = figures.to_json(self, leave_out=("settings", "asked"))
-        return {
-            **values,
-            "settingsHash": dict(self.settings),
-            "version": version("qtmiddleware"),
-        }
+        values = figures.to_json(self, leave_out=("asked",))
+        return {**values, "version": version("qtmiddleware")}
 
 
 def compare(
@@ -200,8 +194,8 @@ def compare(
 
     Args:
         fn: Your retrieval function, wrapped or not. Its first argument is the question. If *fn* is
-            not wrapped, it is wrapped with *options*. If *fn* is wrapped, each system's settings
-            override the settings of *fn*, and the system ``yours`` has the settings of *fn*.
+            wrapped, each system's settings override the settings of *fn*, and the system ``yours``
+            has the settings of *fn*.
         queries: The questions' texts by id, or `Question`s, which may have a history.
         qrels: The grades, by question id and passage id.
         systems: Settings by the system's name, or names from `SYSTEMS`. Default: the systems that
@@ -228,10 +222,10 @@ def compare(
         systems = USUAL if client is not None or is_wrapped else FREE
     settings = chosen(systems)
     if is_wrapped:
-        if settings.setdefault(OWN, {}):
-            raise ConfigError(f"the name {OWN!r} is reserved; rename the system", path="systems")
         # Your own settings come last.
-        settings[OWN] = settings.pop(OWN)
+        if settings.pop(OWN, {}):
+            raise ConfigError(f"the name {OWN!r} is reserved; rename the system", path="systems")
+        settings[OWN] = {}
     with open_system(fn, client=client, arguments=arguments, top_k=top_k, **options) as system:
         return measure_systems(system, data, settings, seed=seed, progress=progress)
 
@@ -245,25 +239,11 @@ def measure_systems(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure *system* with the settings of each of *systems*, and compare them with ``off``.
-
-    The arguments are those of `measure`.
-    """
-    comparison = measure(
-        {name: system.with_settings(settings) for name, settings in systems.items()},
-        dataset,
-        baseline=BASELINE,
-        notes=notes,
-        seed=seed,
-        progress=progress,
+    """Measure *system* with the settings of each of *systems*, as `measure` does."""
+    configured = {name: system.with_settings(settings) for name, settings in systems.items()}
+    return measure(
+        configured, dataset, baseline=BASELINE, notes=notes, seed=seed, progress=progress
     )
-    hashes = {
-        name: hashlib.sha256(
-            json.dumps(settings, sort_keys=True, default=repr).encode()
-        ).hexdigest()
-        for name, settings in systems.items()
-    }
-    return replace(comparison, settings=hashes)
 
 
 def measure(
@@ -279,9 +259,7 @@ def measure(
 
     The questions are asked one at a time, so that the times are comparable. A system reports a
     failure as `Run.error`. All figures leave out a question on which a system failed, and the notes
-    mention the question. The error is raised if a system fails on each of its first `MOST_FAILED`
-    questions, or on `MOST_IN_A_ROW` questions in a row. If a system raises an exception, the
-    exception passes through, with a note that names the system and the question.
+    mention the question. An exception that a system raises passes through.
 
     Args:
         systems: The systems by name.
@@ -312,9 +290,8 @@ def measure(
     for name, system in systems.items():
         runs[name] = _run_system(name, system, dataset, progress)
         errors = {id_: run.error for id_, run in runs[name].items() if run.error is not None}
-        if errors:
-            failures[name] = errors
-            dataset = dataset.only(runs[name].keys() - errors.keys())
+        failures[name] = errors
+        dataset = dataset.only(runs[name].keys() - errors.keys())
         if not dataset.questions:
             error = next(iter(errors.values()))
             error.add_note(f"The system {name!r} failed on every question that was left.")
@@ -326,30 +303,29 @@ def measure(
         for name, by_id in runs.items()
     }
     scores = {
-        name: replace(
-            _score_system(name, by_id, measured[name], measured[baseline], seed=seed),
-            failed=len(failures.get(name, ())),
-        )
+        name: _score_system(name, by_id, measured[name], measured[baseline], seed)
         for name, by_id in runs.items()
     }
     # The baseline is not tested against itself, so it does not count as a test.
     corrected = holm(
         {name: score.difference.p for name, score in scores.items() if name != baseline}
     )
+    tested = [
+        replace(
+            score,
+            difference=replace(
+                score.difference, p_holm=corrected.get(name, 1.0), tests=len(corrected)
+            ),
+            failed=len(failures[name]),
+        )
+        for name, score in scores.items()
+    ]
     return Comparison(
         dataset=dataset.name,
         passages=len(dataset.passages) or None,
         questions=len(dataset.questions),
         baseline=baseline,
-        systems=tuple(
-            replace(
-                score,
-                difference=replace(
-                    score.difference, p_holm=corrected.get(name, 1.0), tests=len(corrected)
-                ),
-            )
-            for name, score in scores.items()
-        ),
+        systems=tuple(tested),
         notes=(*notes, *_describe_failures(failures, whole), *_list_warnings(dataset, runs)),
         seed=seed,
         # The hashes include failed questions, so that runs on the same data have the same hashes.
@@ -364,20 +340,13 @@ def require_measurable(dataset: Dataset) -> None:
     A data set must have at least one question, no blank question, and at least one relevant
     passage.
     """
+    subject = f"the data set {dataset.name}"
     if not dataset.questions:
-        raise ConfigError(
-            f"the data set {dataset.name} has no judged questions",
-            path="dataset",
-            value=dataset.name,
-        )
+        raise ConfigError(f"{subject} has no judged questions", path="dataset", value=dataset.name)
     if blank := [question.id for question in dataset.questions if not question.text.strip()]:
-        raise ConfigError(
-            f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries"
-        )
+        raise ConfigError(f"the question {blank[0]!r} of {subject} is blank", path="queries")
     if not any(map(_has_relevant_passage, dataset.qrels.values())):
-        raise ConfigError(
-            f"the data set {dataset.name} must have a passage with a grade above 0", path="qrels"
-        )
+        raise ConfigError(f"{subject} must have a passage with a grade above 0", path="qrels")
     require_extras()
 
 
@@ -413,22 +382,19 @@ def _build_dataset(
             f" {unknown[0]!r}",
             path="qrels",
         )
-    for id_, grades in qrels.items():
-        _check_grades(id_, grades)
+    given: Mapping[str, Any] = qrels
+    for id_, grades in given.items():
+        if not isinstance(grades, Mapping) or not all(
+            isinstance(passage_id, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
+            for passage_id, grade in grades.items()
+        ):
+            raise ConfigError(
+                f"the judgements of {id_!r} must be a mapping of passage ids to whole numbers of at"
+                f" most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
+                " {'passage-1': 1}",
+                path="qrels",
+            )
     return Dataset(name, (), tuple(questions), qrels).only(qrels)
-
-
-def _check_grades(question_id: str, grades: Any) -> None:
-    if not isinstance(grades, Mapping) or not all(
-        isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
-        for id_, grade in grades.items()
-    ):
-        raise ConfigError(
-            f"the judgements of {question_id!r} must be a mapping of passage ids to whole numbers"
-            f" of at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
-            " {'passage-1': 1}",
-            path="qrels",
-        )
 
 
 def _run_system(
@@ -439,11 +405,7 @@ def _run_system(
     judged = {id_ for grades in dataset.qrels.values() for id_ in grades}
     failed_in_a_row, total, has_judged = 0, len(dataset.questions), False
     for done, question in enumerate(dataset.questions, 1):
-        try:
-            run = runs[question.id] = system(question)
-        except Exception as error:
-            error.add_note(f"The system {name!r} raised this on the question {question.id!r}.")
-            raise
+        run = runs[question.id] = system(question)
         failed_in_a_row = 0 if run.error is None else failed_in_a_row + 1
         if run.error is not None and (
             failed_in_a_row == min(MOST_FAILED, total) == done or failed_in_a_row == MOST_IN_A_ROW
@@ -477,18 +439,17 @@ def _refuse_other_ids(runs: Mapping[str, Run], judged: set[str]) -> None:
 def _describe_failures(
     failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
 ) -> Iterator[str]:
-    if not failures:
-        return
     descriptions = [
         f"{name} on {question_id!r} ({describe_error(error)})"
         for name, errors in failures.items()
         for question_id, error in errors.items()
     ]
     more = len(descriptions) - _MOST_NAMED
-    yield (
-        f"{len(descriptions)} of {len(dataset.questions)} questions failed and are not counted:"
-        f" {'; '.join(descriptions[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}."
-    )
+    if descriptions:
+        yield (
+            f"{len(descriptions)} of {len(dataset.questions)} questions failed and are not counted:"
+            f" {'; '.join(descriptions[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}."
+        )
 
 
 def describe_error(error: Exception) -> str:
@@ -503,13 +464,10 @@ def _score_system(
     runs: Mapping[str, Run],
     measures: PerQuery,
     baseline_measures: PerQuery,
-    *,
     seed: int,
 ) -> SystemScore:
-    gains = {
-        question: measures.values[PRIMARY][question] - baseline_measures.values[PRIMARY][question]
-        for question in runs
-    }
+    base = baseline_measures.values[PRIMARY]
+    gains = {question: measures.values[PRIMARY][question] - base[question] for question in runs}
     costs = [run.cost_usd for run in runs.values() if run.cost_usd is not None]
     degraded = sum(run.degraded for run in runs.values())
     # If every answer is degraded, no reply was paid for, and the price of replies is not known.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from math import fsum
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -28,13 +27,10 @@ from qtmiddleware.kit.evaluation.measures import (
 from qtmiddleware.preprocessing.text import format_count
 
 Verdict = Literal["worse", "not worse", "inconclusive"]
+# The values of one measure, by system and question id.
 Values = Mapping[str, Mapping[str, float]]
-"""The values of one measure, by system and question id."""
 
-OPTION: Final = "--baseline"
-_RULE: Final = "--fail-if"
 _HOW: Final = "write it with: qtm bench ... --json > base.json"
-_EXAMPLE: Final = f'such as "{PRIMARY} -0.01"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +54,17 @@ class Rule:
         name, _, number = " ".join(text.split()).partition(" ")
         if (name.casefold(), number) == ("worse", ""):
             return cls()
-        measures = {measure.casefold(): measure for measure in MEASURES}
-        measure = measures.get(name.casefold())
-        if measure is None:
-            raise ConfigError(
-                f"{_RULE} must be worse, or a measure and a change, {_EXAMPLE}, not {text!r}. The"
-                f" measures are {', '.join(MEASURES)}",
-                path=_RULE,
-                value=text,
-            )
+        measure = {it.casefold(): it for it in MEASURES}.get(name.casefold())
         try:
             bound = float(number)
         except ValueError:
             bound = 1.0
-        if not -1.0 <= bound <= 0.0:
+        if measure is None or not -1.0 <= bound <= 0.0:
             raise ConfigError(
-                f"{_RULE} must have a change from -1 to 0 after the measure, {_EXAMPLE}, not"
-                f" {text!r}. A loss of 0.01 is one point",
-                path=_RULE,
+                "--fail-if must be worse, or a measure and a change from -1 to 0, such as"
+                f' "{PRIMARY} -0.01" for a loss of one point, not {text!r}. The measures are'
+                f" {', '.join(MEASURES)}",
+                path="--fail-if",
                 value=text,
             )
         return cls(f"{measure} {number}", measure, bound)
@@ -89,24 +78,19 @@ class Baseline:
         name: The name of the file.
         values: The values of each measure, by system and question id.
         fingerprints: The hashes of questions, judgements and passages.
-        settings: The hash of each system's settings.
-        version: The version of qtmiddleware.
         model: The language model; ``None`` without one.
     """
 
     name: str
     values: Mapping[str, Values] = field(repr=False)
     fingerprints: Mapping[str, str] = field(repr=False)
-    settings: Mapping[str, str] = field(repr=False)
-    version: str
     model: str | None
 
     @classmethod
     def read(cls, path: str | Path) -> Baseline:
         """Read the JSON file at *path*. Raises `ConfigError` if it cannot be used."""
-        file = Path(path).expanduser()
         try:
-            report = json.loads(read_text(file))
+            report = json.loads(read_text(Path(path).expanduser()))
         except ConfigError as error:
             raise _refuse(path, f"cannot be used ({error}); {_HOW}") from None
         except (ValueError, RecursionError):
@@ -116,24 +100,13 @@ class Baseline:
     @classmethod
     def from_report(cls, report: Any, name: str) -> Baseline:
         """Return the baseline in *report*, the parsed output of ``qtm bench --json``."""
+        values: dict[str, dict[str, dict[str, float]]] = {}
         try:
-            values: dict[str, dict[str, dict[str, float]]] = {}
             for system in report["systems"]:
                 for measure, by_id in system["perQuery"].items():
-                    by_system = values.setdefault(measure, {})
-                    if system["name"] in by_system:
-                        raise ValueError(system["name"])
-                    by_system[str(system["name"])] = {
-                        id_: _read_value(value) for id_, value in by_id.items()
-                    }
-            baseline = cls(
-                name,
-                values,
-                _read_texts(report["fingerprints"]),
-                _read_texts(report["settingsHash"]),
-                str(report["version"]),
-                None if report.get("model") is None else str(report["model"]),
-            )
+                    numbers = {id_: _read_value(value) for id_, value in by_id.items()}
+                    values.setdefault(measure, {})[str(system["name"])] = numbers
+            baseline = cls(name, values, dict(report["fingerprints"]), report.get("model"))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise _refuse(name, f"must hold what qtm bench --json prints; {_HOW}") from None
         if not any(values.get(PRIMARY, {}).values()):
@@ -165,19 +138,13 @@ class Baseline:
 
 
 def _refuse(path: str | Path, problem: str) -> ConfigError:
-    return ConfigError(f"the baseline {path} {problem}", path=OPTION, value=str(path))
+    return ConfigError(f"the baseline {path} {problem}", path="--baseline", value=str(path))
 
 
 def _read_value(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(value)
     return float(value)
-
-
-def _read_texts(mapping: Any) -> dict[str, str]:
-    if not all(isinstance(text, str) for text in mapping.values()):
-        raise TypeError
-    return dict(mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,16 +179,6 @@ class Change:
         """The number of questions that got better."""
         return sum(gain > 0 for gain in self.gains.values())
 
-    @property
-    def has_significant_loss(self) -> bool:
-        """``True`` if the mean fell by more than chance."""
-        return self.difference.is_significant and self.difference.gain < 0
-
-    @property
-    def has_mostly_losses(self) -> bool:
-        """``True`` if more questions got worse than better, by more than chance."""
-        return self.sign_p < SIGNIFICANT and self.worse_count > self.better_count
-
     def worst(self, count: int = 5) -> list[tuple[str, float]]:
         """Return the ids and the (negative) changes of the questions that lost most."""
         lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
@@ -239,7 +196,7 @@ class Change:
 
 
 def measure_changes(
-    before: Values, after: Values, rule: Rule | None = None, *, seed: int = 0
+    before: Values, after: Values, rule: Rule, *, seed: int = 0
 ) -> tuple[Change, ...]:
     """Return the change of each system that is in both *before* and *after*.
 
@@ -266,17 +223,20 @@ def measure_changes(
         mean_p = corrected.get(f"mean {change.name}", 1.0)
         test = replace(change.difference, p_holm=mean_p, tests=len(corrected))
         sign_p = corrected.get(f"sign {change.name}", 1.0)
-        verdicts.append(_add_verdict(replace(change, difference=test, sign_p=sign_p), rule))
+        final = replace(change, difference=test, sign_p=sign_p)
+        verdicts.append(replace(final, verdict=_decide(final, rule)))
     return tuple(verdicts)
 
 
-def _add_verdict(change: Change, rule: Rule | None) -> Change:
-    is_worse = change.has_significant_loss or change.has_mostly_losses
-    if rule is not None and rule.bound is not None:
-        is_worse = change.difference.gain < rule.bound - TOLERANCE
-    elif not is_worse and len(change.gains) < FEW:
-        return replace(change, verdict="inconclusive")
-    return replace(change, verdict="worse" if is_worse else "not worse")
+def _decide(change: Change, rule: Rule) -> Verdict:
+    gain = change.difference.gain
+    if rule.bound is not None:
+        return "worse" if gain < rule.bound - TOLERANCE else "not worse"
+    has_lost = change.difference.is_significant and gain < 0
+    has_mostly_lost = change.sign_p < SIGNIFICANT and change.worse_count > change.better_count
+    if has_lost or has_mostly_lost:
+        return "worse"
+    return "inconclusive" if len(change.gains) < FEW else "not worse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,26 +307,22 @@ class GateResult:
         )
 
     def _describe_change(self, change: Change) -> str:
-        before, after = map(figures.format_measure, (change.before, change.after))
         name, total = figures.quote_name(change.name), format_count(len(change.gains), "question")
         if not any(change.gains.values()):
             return f"{name}: no change in {total}."
-        return (
-            f"{name}: of {total}, {change.worse_count:,} got worse and"
-            f" {change.better_count:,} got better. {self.rule.measure} went from {before} to"
-            f" {after}, by {figures.format_gain(change.difference)} points."
-            f" {self._describe_chance(change)}"
-        )
-
-    def _describe_chance(self, change: Change) -> str:
         if self.rule.bound is not None:
             over = "more than" if change.verdict == "worse" else "within"
-            return (
-                f"This is {over} the allowed loss of {figures.format_size(self.rule.bound)} points."
-            )
-        if change.verdict == "worse" or change.difference.is_significant:
-            return "This is more than chance."
-        return f"This {figures.describe_chance(change.difference)}."
+            chance = f"is {over} the allowed loss of {figures.format_size(self.rule.bound)} points"
+        elif change.verdict == "worse" or change.difference.is_significant:
+            chance = "is more than chance"
+        else:
+            chance = figures.describe_chance(change.difference)
+        return (
+            f"{name}: of {total}, {change.worse_count:,} got worse and"
+            f" {change.better_count:,} got better. {self.rule.measure} went from"
+            f" {change.before:.3f} to {change.after:.3f}, by"
+            f" {figures.format_gain(change.difference)} points. This {chance}."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict, ready for JSON."""
@@ -380,18 +336,13 @@ class GateResult:
 
 
 def compare_with_baseline(
-    baseline: Baseline,
-    comparison: Comparison,
-    rule: Rule | None = None,
-    *,
-    model_name: str | None = None,
+    baseline: Baseline, comparison: Comparison, rule: Rule, *, model_name: str | None = None
 ) -> GateResult:
     """Compare *comparison* with *baseline*, question by question.
 
     Raises `ConfigError` if the two cannot be compared, for example because the baseline has
     questions that were not asked.
     """
-    rule = rule or Rule()
     after = {score.name: score.per_query.values[rule.measure] for score in comparison.systems}
     baseline.check_systems(after, rule)
     before = baseline.values[rule.measure]
@@ -408,29 +359,16 @@ def compare_with_baseline(
         measure_changes(before, after, rule, seed=comparison.seed),
         missing=tuple(name for name in before if name not in after),
         new=tuple(name for name in after if name not in before),
-        notes=tuple(_list_changed_conditions(baseline, comparison, model_name, before, after)),
+        notes=tuple(_list_changed_conditions(baseline.model, model_name, before, after)),
     )
 
 
 def _list_changed_conditions(
-    baseline: Baseline,
-    comparison: Comparison,
-    model_name: str | None,
-    before: Values,
-    after: Values,
+    old_model: str | None, model: str | None, before: Values, after: Values
 ) -> Iterator[str]:
-    """Yield sentences on the version, the model, the settings and the failures."""
-    current = version("qtmiddleware")
-    if baseline.version != current:
-        yield f"The baseline is from qtmiddleware {baseline.version}, this run from {current}."
-    if model_name is not None and baseline.model not in (None, model_name):
-        yield (
-            f"The baseline was measured with the model {baseline.model}, this run with"
-            f" {model_name}."
-        )
-    then, now = baseline.settings, comparison.settings
-    if changed := [name for name in now if then.get(name, now[name]) != now[name]]:
-        yield f"The settings of {figures.join_names(changed)} changed."
+    """Yield sentences on another model and on failures."""
+    if None not in (old_model, model) and old_model != model:
+        yield f"The baseline was measured with the model {old_model}, this run with {model}."
     systems = before.keys() & after.keys()
     old, new = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
     for failed, where in ((old - new, "this run"), (new - old, "the baseline")):

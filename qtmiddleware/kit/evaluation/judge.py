@@ -22,24 +22,23 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.figures import to_json
 from qtmiddleware.kit.evaluation.measures import Difference, difference, holm
 from qtmiddleware.kit.evaluation.systems import BASELINE
+from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.prompt import MAX_TOKENS
 
+# The judge scores an answer from 1 to 10 by each of these.
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
-"""The criteria by which the judge scores an answer, from 1 to 10."""
+# The names of the answers in the judge's prompt.
 LETTERS: Final = "ABCDEFGHIJKLM"
-"""The names of the answers in the judge's prompt."""
 MOST_SYSTEMS: Final = len(LETTERS)
-"""The largest number of systems that can be ranked."""
+# Judging stops after this many failed questions in a row.
 MOST_FAILURES: Final = 16
-"""Judging stops after this many failed questions in a row."""
 _MOST_ANSWER_CHARS: Final = 12_000
 _MOST_REASON_CHARS: Final = 1_000
 _MOST_TURNS: Final = 6
 _SECONDS: Final = 120.0
 _RANKED_TOKENS: Final = 200
-_SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 
 logger: Final = get_logger("qtmiddleware.judging")
 
@@ -82,36 +81,6 @@ ANSWERS: Final = Task(
         ),
     ),
 )
-"""The template of the judge's prompt. Its fields are those of each answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """The judge's reason for its choice. The text may call the answers A, B and so on.
-
-    Attributes:
-        text: The reason in the judge's words.
-        order: The names of the systems behind the answers A, B and so on.
-    """
-
-    text: str = field(repr=False)
-    order: tuple[str, ...]
-
-    @property
-    def legend(self) -> str:
-        """The system behind each letter, such as ``A is off, B is rules``."""
-        pairs = zip(LETTERS, self.order, strict=False)
-        return ", ".join(f"{letter} is {name}" for letter, name in pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The judge's opinion of one answer. Equal answers share the mean of their places."""
-
-    place: float
-    scores: Mapping[str, float] = field(default_factory=dict)
-    strengths: str = ""
-    weaknesses: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +89,23 @@ class Standing:
 
     Attributes:
         system: The system's name.
-        rank: The system's rank, from 1. Equal systems share it.
-        place: The mean place of its answers, 1 for the best.
+        place: The mean place of its answers, 1 for the best. Equal answers share the mean of
+            their places.
         scores: The mean score per criterion, from 1 to 10; empty if the judge was not asked.
         strengths: The strengths of the answer, one text per order; empty for several questions.
         weaknesses: The weaknesses of the answer, one text per order.
+        rank: The system's rank, from 1. Equal systems share it.
         firsts: The number of questions for which no other system was better.
         questions: The number of ranked questions.
         lead: The mean number of places before ``off``; ``None`` for ``off`` itself.
     """
 
     system: str
-    rank: int
     place: float
     scores: Mapping[str, float] = field(default_factory=dict)
     strengths: tuple[str, ...] = field(default=(), repr=False)
     weaknesses: tuple[str, ...] = field(default=(), repr=False)
+    rank: int = 1
     firsts: int = 0
     questions: int = 1
     lead: Difference | None = None
@@ -155,6 +125,24 @@ class Standing:
         return to_json(self, "score")
 
 
+def _average(standings: Sequence[Standing], system: str) -> Standing:
+    """Return the mean of several standings of one *system*."""
+    scored = [standing.scores for standing in standings if standing.scores]
+    return Standing(
+        system,
+        fmean(standing.place for standing in standings),
+        {name: fmean(scores[name] for scores in scored) for name in CRITERIA} if scored else {},
+    )
+
+
+def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
+    """Return *standings*, best first, with their ranks. Equal places and scores share a rank."""
+    ordered = sorted(standings, key=lambda standing: (standing.place, -standing.score))
+    keys = [(standing.place, standing.score) for standing in ordered]
+    ranked = zip(ordered, keys, strict=True)
+    return tuple(replace(standing, rank=1 + keys.index(key)) for standing, key in ranked)
+
+
 @dataclass(frozen=True, slots=True)
 class RankedAnswers:
     """The ranking of the answers to one question.
@@ -162,14 +150,14 @@ class RankedAnswers:
     Attributes:
         question: The question's id.
         standings: The systems, best first; empty if the judge failed.
-        reasons: The judge's reasons, one per order.
+        reasons: The judge's reasons, one per order, each with the systems behind the letters.
         is_flip: Whether another answer was best after the order was reversed.
         error: Why there is no ranking; ``equal`` if all answers are the same.
     """
 
     question: str
     standings: tuple[Standing, ...] = ()
-    reasons: tuple[Reason, ...] = field(default=(), repr=False)
+    reasons: tuple[str, ...] = field(default=(), repr=False)
     is_flip: bool = False
     error: str = ""
 
@@ -215,11 +203,8 @@ class RankedSystems:
         }
         corrected = holm({name: lead.p for name, lead in tested.items()})
         return _assign_ranks(
-            Standing(
-                name,
-                0,
-                fmean(standing.place for standing in standings),
-                _average([standing.scores for standing in standings]),
+            replace(
+                _average(standings, name),
                 firsts=sum(standing.rank == 1 for standing in standings),
                 questions=len(standings),
                 lead=replace(tested[name], p_holm=corrected[name], tests=len(corrected))
@@ -234,30 +219,34 @@ class RankedSystems:
         """The number of questions without a ranking."""
         return sum(not ranking.standings for ranking in self.questions)
 
-    def summary(self) -> str:
-        """Return the ranking, and what limits it, in one or two sentences."""
+    @property
+    def headline(self) -> str:
+        """The ranking as a sentence."""
         standings, judged = self.standings, len(self.questions) - self.failed
-        counts = (
-            (
-                "Another answer was best when their order was reversed",
-                sum(ranking.is_flip for ranking in self.questions),
-            ),
-            ("failed", self.failed),
-            ("without a reference answer or a second answer", self.skipped),
-        )
-        remarks = "; ".join(f"{label}: {count}" for label, count in counts if count)
-        remarks = f" {remarks[:1].upper()}{remarks[1:]}." if remarks else ""
         if not standings:
             total = len(self.questions) + self.skipped
-            return f"{self.judge} ranked none of the {total} questions.{remarks}"
+            return f"{self.judge} ranked none of the {total} questions."
         order = standings[0].system
         for standing, following in pairwise(standings):
             order += f" {'=' if standing.rank == following.rank else '>'} {following.system}"
-        if any(standing.lead is not None for standing in standings):
-            ahead = ", ".join(standing.system for standing in standings if standing.is_ahead)
-            remarks = f" Ahead of {BASELINE} by more than chance: {ahead or 'none'}.{remarks}"
-        questions = "1 question" if judged == 1 else f"{judged} questions"
-        return f"Ranked by {self.judge} on {questions}: {order}.{remarks}"
+        return f"Ranked by {self.judge} on {format_count(judged, 'question')}: {order}."
+
+    @property
+    def remarks(self) -> str:
+        """What is more than chance, and what limits the ranking, as sentences."""
+        sentences = []
+        if any(standing.lead is not None for standing in self.standings):
+            ahead = ", ".join(standing.system for standing in self.standings if standing.is_ahead)
+            sentences.append(f"Ahead of {BASELINE} by more than chance: {ahead or 'none'}.")
+        counts = {
+            "Another answer was best when their order was reversed": sum(
+                ranking.is_flip for ranking in self.questions
+            ),
+            "Failed": self.failed,
+            "Without a reference answer or a second answer": self.skipped,
+        }
+        sentences += [f"{label}: {count}." for label, count in counts.items() if count]
+        return " ".join(sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rankings as a dict, ready for JSON."""
@@ -271,7 +260,6 @@ def rank(
     model: LanguageModel,
     *,
     seed: int = 0,
-    concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> RankedSystems:
     """Ask *model* to rank the systems' answers to each question against the ideal answer.
@@ -286,7 +274,6 @@ def rank(
         answers: The answers, by system and question id.
         model: The model that judges.
         seed: The seed that draws the order of the answers.
-        concurrency: The largest number of judgements that run at the same time.
         progress: Receives the number of questions done and the total number.
 
     Raises:
@@ -296,123 +283,78 @@ def rank(
     if len(answers) > MOST_SYSTEMS:
         message = f"at most {MOST_SYSTEMS} systems can be ranked, not {len(answers)}"
         raise ConfigError(message, path="answers")
-    by_question = {
-        question.id: {
-            name: texts[question.id].strip()
-            for name, texts in answers.items()
-            if texts.get(question.id, "").strip()
-        }
-        for question in questions
-    }
-    judged = [
-        question
-        for question in questions
-        if question.reference and len(by_question[question.id]) > 1
-    ]
+    judged: list[tuple[Question, dict[str, str]]] = []
+    for question in questions:
+        texts = {name: by_id.get(question.id, "").strip() for name, by_id in answers.items()}
+        texts = {name: text for name, text in texts.items() if text}
+        if question.reference and len(texts) > 1:
+            judged.append((question, texts))
     if len(judged) > 1:
         difference(())  # Raises without scipy, before any judgement is paid for.
-    runner = PromptRunner(model, _SECONDS, concurrency)
-    chance = Random(seed)
+    runner, chance = PromptRunner(model, _SECONDS), Random(seed)
     ranked: list[RankedAnswers] = []
     failures = 0
-    # Both orders of a question are asked at the same time, so a batch has fewer questions.
-    size = max(1, concurrency // 2)
-    while len(ranked) < len(judged):
-        batch = judged[len(ranked) : len(ranked) + size]
-        for ranking in _rank_batch(batch, by_question, runner, chance):
-            ranked.append(ranking)
-            # Equal answers are not shown to the judge, so they do not prove that it works.
-            if ranking.error != "equal":
-                failures = failures + 1 if ranking.error else 0
-            if failures >= MOST_FAILURES or ranking.error == "unauthorized":
-                left = judged[len(ranked) :]
-                logger.warning(
-                    "judging stopped with %d questions left (%s)",
-                    len(left),
-                    ranking.error,
-                    event="judging_given_up",
-                    reason=ranking.error,
-                    left=len(left),
-                )
-                ranked += [RankedAnswers(question.id, error="cancelled") for question in left]
-                break
+    for question, texts in judged:
+        ranking = _rank_question(question, texts, runner, chance)
+        ranked.append(ranking)
+        # Equal answers are not shown to the judge, so they do not prove that it works.
+        if ranking.error != "equal":
+            failures = failures + 1 if ranking.error else 0
         if progress is not None:
             progress(len(ranked), len(judged))
+        if failures >= MOST_FAILURES or ranking.error == "unauthorized":
+            left = judged[len(ranked) :]
+            logger.warning(
+                "judging stopped with %d questions left (%s)",
+                len(left),
+                ranking.error,
+                event="judging_given_up",
+                reason=ranking.error,
+                left=len(left),
+            )
+            ranked += [RankedAnswers(question.id, error="cancelled") for question, _ in left]
+            break
     skipped = len(questions) - len(judged)
     return RankedSystems(model.name, tuple(ranked), skipped, runner.cost_usd, seed)
 
 
-def _rank_batch(
-    questions: Sequence[Question],
-    answers: Mapping[str, Mapping[str, str]],
-    runner: PromptRunner,
-    chance: Random,
-) -> list[RankedAnswers]:
-    """Ask about *questions* at the same time, each in an order and its reverse."""
-    shown: dict[str, tuple[list[str], list[list[int]]]] = {}
-    prompts: list[Prompt] = []
-    for question in questions:
-        texts = list(dict.fromkeys(answers[question.id].values()))
-        order = chance.sample(range(len(texts)), len(texts)) if len(texts) > 1 else []
-        shown[question.id] = texts, [order, order[::-1]] if order else []
-        prompts += [
-            build_ranking_prompt(question, [texts[index] for index in order])
-            for order in shown[question.id][1]
-        ]
-    replies = iter(runner.run_prompts(prompts))
-    rankings = []
-    for question in questions:
-        texts, both = shown[question.id]
-        own_replies = [next(replies) for _ in both]
-        rankings.append(_build_ranking(question, answers[question.id], texts, both, own_replies))
-    return rankings
-
-
-def _build_ranking(
-    question: Question,
-    answers: Mapping[str, str],
-    texts: Sequence[str],
-    orders: Sequence[Sequence[int]],
-    replies: Sequence[Reply | ModelError],
+def _rank_question(
+    question: Question, answers: Mapping[str, str], runner: PromptRunner, chance: Random
 ) -> RankedAnswers:
-    if not orders:
-        standings = tuple(Standing(name, 1, 1.0) for name in answers)
+    """Ask about *answers* in an order and in its reverse."""
+    # Equal answers are shown once.
+    texts = list(dict.fromkeys(answers.values()))
+    if len(texts) == 1:
+        standings = tuple(Standing(name, 1.0) for name in answers)
         return RankedAnswers(question.id, standings, error="equal")
+    order = chance.sample(range(len(texts)), len(texts))
+    orders = [order, order[::-1]]
+    prompts = [build_ranking_prompt(question, [texts[it] for it in order]) for order in orders]
     try:
         opinions = [
-            parse_opinion(reply, order) for reply, order in zip(replies, orders, strict=True)
+            parse_opinion(reply, order)
+            for reply, order in zip(runner.run_prompts(prompts), orders, strict=True)
         ]
     except ModelError as error:
         # Without its reverse, an order would favour the answer that the judge saw first.
         return RankedAnswers(question.id, error=error.reason)
-    names = [" = ".join(name for name in answers if answers[name] == text) for text in texts]
     ranked: list[Standing] = []
     for name, text in answers.items():
-        marks = [opinion[texts.index(text)] for opinion, _ in opinions]
-        ranked.append(
-            Standing(
-                name,
-                0,
-                fmean(mark.place for mark in marks),
-                _average([mark.scores for mark in marks]),
-                tuple(mark.strengths for mark in marks),
-                tuple(mark.weaknesses for mark in marks),
-            )
-        )
-    best = [
-        {index for index, mark in enumerate(marks) if mark.place == min(it.place for it in marks)}
-        for marks, _ in opinions
-    ]
-    return RankedAnswers(
-        question.id,
-        _assign_ranks(ranked),
-        tuple(
-            Reason(reason, tuple(names[index] for index in order))
-            for (_, reason), order in zip(opinions, orders, strict=True)
-            if reason
-        ),
-        is_flip=not set.intersection(*best),
-    )
+        both = [marks[texts.index(text)] for marks, _ in opinions]
+        strengths = tuple(mark.strengths[0] for mark in both)
+        weaknesses = tuple(mark.weaknesses[0] for mark in both)
+        mean = _average(both, name)
+        ranked.append(replace(mean, strengths=strengths, weaknesses=weaknesses))
+    names = [" = ".join(name for name in answers if answers[name] == text) for text in texts]
+    reasons = []
+    best: list[set[int]] = []
+    for (marks, reason), order in zip(opinions, orders, strict=True):
+        first = min(mark.place for mark in marks)
+        best.append({index for index, mark in enumerate(marks) if mark.place == first})
+        legend = ", ".join(f"{it} is {names[i]}" for it, i in zip(LETTERS, order, strict=False))
+        reasons += [f"{reason} ({legend})"] if reason else []
+    is_flip = best[0].isdisjoint(best[1])
+    return RankedAnswers(question.id, _assign_ranks(ranked), tuple(reasons), is_flip)
 
 
 def build_ranking_prompt(question: Question, candidates: Sequence[str]) -> Prompt:
@@ -442,16 +384,13 @@ def build_ranking_prompt(question: Question, candidates: Sequence[str]) -> Promp
         **({"history": history} if history else {}),
         "question": question.text,
         "reference": question.reference,
-        **{
-            letter: text[:_MOST_ANSWER_CHARS]
-            for letter, text in zip(letters, candidates, strict=True)
-        },
+        **{it: text[:_MOST_ANSWER_CHARS] for it, text in zip(letters, candidates, strict=True)},
     }
     task = replace(ANSWERS, data=ANSWERS.data.format(names=names), fields=fields)
     return task.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(candidates))
 
 
-def parse_opinion(reply: Reply | ModelError, order: Sequence[int]) -> tuple[list[Mark], str]:
+def parse_opinion(reply: Reply | ModelError, order: Sequence[int]) -> tuple[list[Standing], str]:
     """Return the judge's opinion of each answer, by the answers' own order, and its reason.
 
     *order* is the order in which the judge saw the answers. Raises `ModelError` if *reply* is an
@@ -460,25 +399,23 @@ def parse_opinion(reply: Reply | ModelError, order: Sequence[int]) -> tuple[list
     if isinstance(reply, ModelError):
         raise reply
     letters = LETTERS[: len(order)]
-    names = [f"{letter.lower()}_{criterion}" for letter in letters for criterion in CRITERIA]
-    members = parse_reply(reply, [*names, "ranking"])
+    members = parse_reply(reply, ["ranking"])
     places = parse_ranks(members.get("ranking"), letters)
-    scores = {name: parse_score(members.get(name)) for name in names}
-    if not places or not all(scores.values()):
-        raise ModelError(
-            "unparsable",
-            "the judge's reply is not a ranking of all answers with scores from 1 to 10",
-        )
-    marks = {
-        index: Mark(
-            places[letter],
-            {criterion: scores[f"{letter.lower()}_{criterion}"] for criterion in CRITERIA},
-            _shorten_to_line(members.get(f"{letter.lower()}_strengths")),
-            _shorten_to_line(members.get(f"{letter.lower()}_weaknesses")),
-        )
-        for letter, index in zip(letters, order, strict=True)
-    }
-    return [marks[index] for index in sorted(marks)], _shorten_to_line(members.get("reason"))
+    marks: dict[int, Standing] = {}
+    for letter, index in zip(letters, order, strict=True):
+        said = {
+            name: members.get(f"{letter.lower()}_{name}")
+            for name in (*CRITERIA, "strengths", "weaknesses")
+        }
+        scores = {name: parse_score(said[name]) for name in CRITERIA}
+        if not places or not all(scores.values()):
+            raise ModelError(
+                "unparsable",
+                "the judge's reply is not a ranking of all answers with scores from 1 to 10",
+            )
+        strengths, weaknesses = (_shorten(said[name]) for name in ("strengths", "weaknesses"))
+        marks[index] = Standing(letter, places[letter], scores, (strengths,), (weaknesses,))
+    return [marks[index] for index in sorted(marks)], _shorten(members.get("reason"))
 
 
 def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
@@ -502,28 +439,10 @@ def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
 
 def parse_score(value: object) -> float:
     """Return the score in *value*, such as ``7`` or ``7/10``; 0 if it is not from 1 to 10."""
-    match = _SCORE.fullmatch(str(value).strip())
+    match = re.fullmatch(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?", str(value).strip())
     score = float(match.group(1)) if match else 0.0
     return score if 1 <= score <= 10 else 0.0
 
 
-def _shorten_to_line(value: object) -> str:
+def _shorten(value: object) -> str:
     return " ".join(value.split())[:_MOST_REASON_CHARS] if isinstance(value, str) else ""
-
-
-def _average(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    known = [row for row in scores if row]
-    return {name: fmean(row[name] for row in known) for name in CRITERIA} if known else {}
-
-
-def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
-    """Return *standings*, best first, with their ranks. Equal places and scores share a rank."""
-    ordered = sorted(standings, key=lambda standing: (standing.place, -standing.score))
-    ranked: list[Standing] = []
-    for index, standing in enumerate(ordered):
-        is_equal = index and (ordered[index - 1].place, ordered[index - 1].score) == (
-            standing.place,
-            standing.score,
-        )
-        ranked.append(replace(standing, rank=ranked[-1].rank if is_equal else index + 1))
-    return tuple(ranked)

@@ -15,21 +15,17 @@ from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation.dataset import Qrels
 
 MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
-"""The measures that are computed from the first `TOP_K` passages."""
-TOP_K: Final = 10
-"""The number of passages that each system is asked for."""
+# Systems are compared by this measure: gain, significance and hurt rate.
 PRIMARY: Final = "nDCG@10"
-"""The measure by which systems are compared: gain, significance and hurt rate."""
+# Each system is asked for this many passages.
+TOP_K: Final = 10
+# Two values of a measure count as equal if they differ by no more than this.
 TOLERANCE: Final = 1e-9
-"""Two values of a measure count as equal if they differ by no more than this."""
+# With the sample itself, there are ten thousand samples.
 RESAMPLES: Final = 9_999
-"""The number of resamples. With the sample itself, there are ten thousand samples."""
-CONFIDENCE: Final = 0.95
-"""The confidence level of intervals."""
 SIGNIFICANT: Final = 0.05
-"""A p-value below this level counts as significant."""
+# With fewer questions than this, only a large difference can be detected.
 FEW: Final = 30
-"""With fewer questions than this, only a large difference can be detected."""
 _NUMBERS_AT_ONCE: Final = 4_000_000
 
 
@@ -43,21 +39,18 @@ class PerQuery:
     def means(self) -> dict[str, float]:
         """The mean of each measure over the questions; 0 if there are none."""
         return {
-            name: sum(by_question.values()) / len(by_question) if by_question else 0.0
+            name: sum(by_question.values()) / max(1, len(by_question))
             for name, by_question in self.values.items()
         }
 
 
-def evaluate(
-    qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
-) -> PerQuery:
-    """Return the values of *measures* for every question in *qrels*.
+def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]]) -> PerQuery:
+    """Return the values of all measures for every question in *qrels*.
 
     Args:
         qrels: The grades, by question id and passage id.
         run: The ids of the found passages, best first, by question id. If an id occurs twice, its
             first place counts. A question that is missing counts as 0.
-        measures: Names from `MEASURES`.
 
     Raises:
         MissingExtra: ir-measures is not installed.
@@ -67,7 +60,7 @@ def evaluate(
     except ImportError as error:
         raise MissingExtra("ir-measures", "eval") from error
     questions = [question for question in qrels if run.get(question)]
-    values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
+    values = {name: dict.fromkeys(qrels, 0.0) for name in MEASURES}
     if not questions:
         return PerQuery(values)
     judged: dict[str, dict[str, int]] = {}
@@ -79,11 +72,10 @@ def evaluate(
         judged[str(number)] = {numbers[id_]: grade for id_, grade in grades.items()}
         scores[str(number)] = {numbers[id_]: -float(rank) for rank, id_ in enumerate(found)}
     names: dict[Any, str] = {
-        ir_measures.parse_measure("RR@10" if name == "MRR@10" else name): name for name in measures
+        ir_measures.parse_measure("RR@10" if name == "MRR@10" else name): name for name in MEASURES
     }
     for result in ir_measures.iter_calc(list(names), judged, scores):
-        question = questions[int(result.query_id)]
-        values[names[result.measure]][question] = float(result.value)
+        values[names[result.measure]][questions[int(result.query_id)]] = float(result.value)
     return PerQuery(values)
 
 
@@ -129,40 +121,29 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     gain = float(sample.mean())
     if len(sample) == 1:
         return Difference(gain, gain, gain)
-    resampling: dict[str, Any] = {
-        "n_resamples": RESAMPLES,
-        "batch": max(1, _NUMBERS_AT_ONCE // len(sample)),
-        "vectorized": True,
-    }
-    interval = stats.bootstrap(
-        (sample,),
-        np.mean,
-        method="percentile",
-        confidence_level=CONFIDENCE,
-        rng=np.random.default_rng(seed),
-        **resampling,
-    ).confidence_interval
-    test = stats.permutation_test(
-        (sample,),
-        np.mean,
-        permutation_type="samples",
-        rng=np.random.default_rng(seed),
-        **resampling,
-    )
+
+    def resample(test: Any, **options: Any) -> Any:
+        return test(
+            (sample,),
+            np.mean,
+            n_resamples=RESAMPLES,
+            batch=max(1, _NUMBERS_AT_ONCE // len(sample)),
+            vectorized=True,
+            rng=np.random.default_rng(seed),
+            **options,
+        )
+
+    interval = resample(stats.bootstrap, method="percentile").confidence_interval
+    test = resample(stats.permutation_test, permutation_type="samples")
     # Rounding may swap the ends of an interval of equal gains.
     low, high = sorted((float(interval.low), float(interval.high)))
     return Difference(gain, low, high, float(test.pvalue))
 
 
 def compute_sign_test_p_value(better_count: int, worse_count: int) -> float:
-    """Return the p-value of a two-sided sign test; 1.0 if both counts are 0.
+    """Return the p-value of a two-sided sign test; 1.0 if both counts are 0."""
+    from scipy import stats
 
-    Raises `MissingExtra` if scipy is not installed.
-    """
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise MissingExtra("scipy", "eval") from error
     count = better_count + worse_count
     return float(stats.binomtest(better_count, count).pvalue) if count else 1.0
 
@@ -186,8 +167,6 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Percentiles:
-        """Return the percentiles of *values*; 0 if there are none."""
+        """Return the percentiles of *values*, of which there must be one at least."""
         ordered = sorted(values)
-        if not ordered:
-            return cls()
         return cls(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.50, 0.95)))

@@ -17,8 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from copy import copy
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +39,10 @@ from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
+# So many last messages, and so much of each, tell conversations apart. Prompts show no more than
+# the last messages, and cut long ones.
+_TURNS: Final = 2
+_TURN_CHARS: Final = 200
 _log: Final = get_logger("qtmiddleware.llms")
 
 
@@ -56,37 +59,12 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
         yield record
 
 
-@dataclass(slots=True)
-class _Entry:
-    """The recorded reply to one question.
-
-    Attributes:
-        history: The texts of the messages before the question; ``None`` if they are unknown.
-        has_history: Whether there are messages before the question.
-        fields: The values by prompt mode and field name. The mode ``""`` holds those of all modes.
-    """
-
-    history: tuple[str, ...] | None
-    has_history: bool
-    fields: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def add_record(self, record: Mapping[str, Any]) -> None:
-        values = {name: value for name, value in record.items() if value}
-        for mode in {"", str(record.get("mode") or "")}:
-            self.fields.setdefault(mode, {}).update(values)
-
-    def get_value(self, field_name: str, mode: str) -> Any:
-        return self.fields.get(mode, {}).get(field_name) or self.fields[""].get(field_name)
-
-
 class RecordedModel:
-    """Replays replies from a recording, without delay, tokens or costs.
+    """Replays replies from a recording, without delay.
 
-    The model finds a record by the question's text and history, because follow-ups such as "Why?"
-    occur in several conversations. White space is ignored. Among records with the same text, the
-    model uses the record whose last messages match the prompt's history best. If two records match
-    equally well, neither record is used. A question can also match the ``standalone`` text of a
-    record.
+    The model finds a record by the question's text and the last two messages before it, because
+    follow-ups such as "Why?" occur in several conversations. White space is ignored. A question can
+    also match the ``standalone`` text of a record.
 
     The reply is JSON with the requested fields. A field without a recorded value is omitted. The
     field ``standalone`` is also omitted if the prompt has no history.
@@ -110,13 +88,26 @@ class RecordedModel:
         name: str = "recorded",
     ) -> None:
         self.name = name
-        self._by_text: dict[str, dict[Any, _Entry]] = {}
-        self._by_standalone: dict[str, _Entry] = {}
+        self._prices: Prices | None = None
+        # The values by question and end of the history, then by mode. The mode "" has them all.
+        self._known: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+        self._by_standalone: dict[str, dict[str, dict[str, Any]]] = {}
         queries_by_id = {str(query["_id"]): query for query in queries}
         records = list(records)
         for record in records:
-            self._add_record(record, queries_by_id.get(str(record.get("_id", ""))))
-        if records and not self._by_text and not self._by_standalone:
+            query = queries_by_id.get(str(record.get("_id", "")), {})
+            history = record.get("history") or (query.get("metadata") or {}).get("history") or ()
+            text = _normalise(record.get("query") or query.get("text"))
+            standalone = _normalise(record.get("standalone"))
+            modes: dict[str, dict[str, Any]] = {}
+            if text:
+                modes = self._known.setdefault(_make_key(text, history), modes)
+            if standalone:
+                self._by_standalone.setdefault(standalone, modes)
+            for mode in {"", str(record.get("mode") or "")}:
+                values = {field: value for field, value in record.items() if value}
+                modes.setdefault(mode, {}).update(values)
+        if records and not self._known and not self._by_standalone:
             raise ConfigError(
                 f"none of the {len(records)} recorded replies names its query; pass queries="
             )
@@ -132,8 +123,16 @@ class RecordedModel:
         recording = Path(path)
         return cls(read_records(recording), queries, name=f"recorded:{recording.stem}")
 
-    def __repr__(self) -> str:
-        return f"RecordedModel({self.name!r}, queries={sum(map(len, self._by_text.values()))})"
+    @property
+    def fields(self) -> frozenset[str]:
+        """The names of the fields that at least one question has."""
+        return frozenset(name for modes in self._known.values() for name in modes[""])
+
+    def priced_as(self, prices: Prices) -> RecordedModel:
+        """Return a copy whose replies report tokens, four characters each, and their *prices*."""
+        priced = copy(self)
+        priced._prices = prices
+        return priced
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:  # noqa: ARG002  (it answers at once)
         """Return the recorded reply to *prompt*.
@@ -142,103 +141,54 @@ class RecordedModel:
             ModelError: The reason is ``unrecorded`` if no record matches, and ``empty`` if the
                 record has none of the requested fields.
         """
-        entry = self._find_entry(prompt)
-        if entry is None:
+        text = _normalise(prompt.query)
+        modes = self._known.get(_make_key(text, prompt.history)) or self._by_standalone.get(text)
+        if modes is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
-        values = {
-            wanted.name: _keep_valid_value(entry.get_value(wanted.name, prompt.mode), wanted)
-            for wanted in prompt.fields
-            if wanted.name != "standalone" or prompt.history
-        }
-        answer = {name: value for name, value in values.items() if value}
+        values = {**modes[""], **modes.get(prompt.mode, {})}
+        fields = [it for it in prompt.fields if it.name != "standalone" or prompt.history]
+        answer = _keep_valid_values(values, fields)
         if not answer:
             raise ModelError(
                 "empty", "the recorded reply for this query has none of the requested fields"
             )
-        return Reply(json.dumps(answer, ensure_ascii=False), cost_usd=0.0)
+        reply = json.dumps(answer, ensure_ascii=False)
+        if self._prices is None:
+            return Reply(reply, cost_usd=0.0)
+        read, written = (ceil(len(it) / 4) for it in (prompt.system + prompt.user, reply))
+        return Reply(reply, read, written, cost_usd=self._prices.compute_cost(read, written))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the recorded reply to *prompt*. This is the async version of `complete`."""
         return self.complete(prompt, deadline)
 
-    def _add_record(self, record: Mapping[str, Any], query: Mapping[str, Any] | None) -> None:
-        """Index *record* by the text of its question, and by its standalone text if it has one."""
-        text = _normalise(record.get("query") or (query or {}).get("text"))
-        history = None if query is None else (query.get("metadata") or {}).get("history") or ()
-        known = record.get("history") or () if "history" in record else history
-        texts = None if known is None else _read_texts(known, text)
-        standalone = _normalise(record.get("standalone"))
-        entry = _Entry(texts, has_history=bool(standalone if texts is None else texts))
-        if text:
-            # If the history is unknown, the id tells records of equal text apart.
-            key = ("unknown", str(record.get("_id", ""))) if texts is None else texts
-            entry = self._by_text.setdefault(text, {}).setdefault(key, entry)
-        entry.add_record(record)
-        if standalone:
-            self._by_standalone.setdefault(standalone, entry)
 
-    def _find_entry(self, prompt: Prompt) -> _Entry | None:
-        """Return the best record for *prompt*; ``None`` if none matches or two match equally."""
-        text = _normalise(prompt.query)
-        entries = self._by_text.get(text, {}).values()
-        if not (texts := _read_texts(prompt.history, text)):
-            plain = (entry for entry in entries if not entry.has_history)
-            return next(plain, None) or self._by_standalone.get(text)
-        ranked = [
-            (_rank_shared_ending(entry.history or (), texts), entry)
-            for entry in entries
-            if entry.has_history
-        ]
-        # An entry whose history is known and ends otherwise belongs to another conversation.
-        ranked = [(rank, entry) for rank, entry in ranked if rank[0] or entry.history is None]
-        best = max((rank for rank, _ in ranked), default=None)
-        fitting = [entry for rank, entry in ranked if rank == best]
-        if not fitting:
-            return self._by_standalone.get(text)
-        return fitting[0] if len(fitting) == 1 else None
+def _make_key(text: str, history: Iterable[Any]) -> tuple[str, ...]:
+    """Return *text* with the end of *history*, as far as prompts show it."""
+    messages = read_history(history).messages
+    turns = [_normalise(message.content) for message in messages if message.role != "system"]
+    if turns and turns[-1] == text:
+        turns.pop()
+    return text, *(turn[:_TURN_CHARS] for turn in turns[-_TURNS:])
 
 
-def _keep_valid_value(value: Any, reply_field: ReplyField) -> Any:
-    """Return *value* if it is valid for *reply_field*, else ``None``. Long lists are cut."""
-    if reply_field.shape != "list":
-        return value if isinstance(value, str) and value.strip() else None
-    items = value if isinstance(value, list) else []
-    texts = [item for item in items if isinstance(item, str) and item.strip()]
-    return texts[: reply_field.max_items or None]
+def _keep_valid_values(values: Mapping[str, Any], fields: Iterable[ReplyField]) -> dict[str, Any]:
+    """Return the *values* of *fields* that are valid. Long lists are cut."""
+    kept: dict[str, Any] = {}
+    for field in fields:
+        value = values.get(field.name)
+        if field.shape == "list" and isinstance(value, list):
+            texts = [item for item in value if isinstance(item, str) and item.strip()]
+            value = texts[: field.max_items or None]
+        elif field.shape == "list" or not (isinstance(value, str) and value.strip()):
+            continue
+        kept[field.name] = value
+    return {name: value for name, value in kept.items() if value}
 
 
 def _normalise(text: Any) -> str:
     """Return *text* with one space for each run of white space; ``""`` if it is not a string."""
     return " ".join(text.split()) if isinstance(text, str) else ""
-
-
-def _read_texts(history: Iterable[Any], query: str) -> tuple[str, ...]:
-    """Return the texts of *history* that prompts show.
-
-    Prompts omit blank messages, system messages, and a last message that equals *query*.
-    """
-    messages = read_history(history).messages
-    texts = [_normalise(message.content) for message in messages if message.role != "system"]
-    return tuple(texts[:-1] if texts and texts[-1] == query else texts)
-
-
-def _rank_shared_ending(texts: tuple[str, ...], others: tuple[str, ...]) -> tuple[int, bool]:
-    """Return how many last messages two conversations share, and whether both are equal.
-
-    A greater tuple means a better match.
-    """
-    pairs = zip(reversed(texts), reversed(others), strict=False)
-    count = sum(1 for _ in takewhile(_are_same_message, pairs))
-    return count, len(texts) == len(others) == count
-
-
-def _are_same_message(pair: tuple[str, str]) -> bool:
-    """Return whether two messages are equal, or one is a truncated copy of the other.
-
-    Prompts truncate long messages and end them with an ellipsis.
-    """
-    short, full = sorted(pair, key=len)
-    return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
 
 
 class RecordingModel:
@@ -259,36 +209,23 @@ class RecordingModel:
         self._written: set[tuple[str, str]] | None = None
         self.can_async: bool = getattr(inner, "can_async", True)
 
-    def __repr__(self) -> str:
-        return f"RecordingModel({self._inner!r}, {str(self._path)!r})"
-
     @property
     def name(self) -> str:
         """The name of the inner model."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*, and record it.
-
-        Errors of *inner* pass through unchanged.
-        """
+        """Return the reply of *inner* to *prompt*, and record it. Errors pass through."""
         return self._record_reply(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*, and record it, without blocking the event loop.
-
-        Errors of *inner* pass through unchanged.
-        """
+        """Return the reply of *inner* to *prompt*, and record it. Errors pass through."""
         return self._record_reply(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _record_reply(self, prompt: Prompt, reply: Reply) -> Reply:
         # The fields are recorded, not the reply's text, so that other modes can use them too.
         members = {} if reply.truncated else parse_reply(reply, ())
-        values = {
-            wanted.name: _keep_valid_value(members.get(wanted.name), wanted)
-            for wanted in prompt.fields
-        }
-        answer = {name: value for name, value in values.items() if value}
+        answer = _keep_valid_values(members, prompt.fields)
         why = "" if answer else "it has none of the requested fields"
         try:
             if answer:
@@ -321,84 +258,17 @@ class RecordingModel:
         self._written.add((query_id, prompt.mode))
 
 
-class EstimatedModel:
-    """Adds estimates of tokens and cost to the replies of *inner*, which report none.
-
-    Tokens are estimated from the length of the texts: four characters each, OpenAI's rule of thumb
-    for English. The cost uses the prices of the model called *priced_model*, and is ``None`` if
-    they are not known. A reply that reports tokens keeps its tokens and cost.
-    """
-
-    def __init__(
-        self,
-        inner: LanguageModel,
-        priced_model: str,
-        *,
-        input_price: float | None = None,
-        output_price: float | None = None,
-    ) -> None:
-        """Wrap *inner*. Prices in US dollars per million tokens override the known prices."""
-        self._inner = inner
-        self._priced_model = priced_model
-        self._prices = Prices(priced_model, input_price, output_price)
-        self.can_async: bool = getattr(inner, "can_async", True)
-
-    def __repr__(self) -> str:
-        return f"EstimatedModel({self._inner!r}, {self._priced_model!r})"
-
-    @property
-    def name(self) -> str:
-        """The name of the inner model."""
-        return self._inner.name
-
-    @property
-    def note(self) -> str:
-        """A sentence for the report on how tokens and costs are estimated."""
-        money = (
-            f"costs use the prices of {self._priced_model}"
-            if self._prices.compute_cost(1, 1) is not None
-            else f"the prices of {self._priced_model} are not known"
-        )
-        return f"Tokens are estimated, four characters each; {money}."
-
-    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* with estimates. Exceptions of the model pass through."""
-        return self._add_estimates(prompt, self._inner.complete(prompt, deadline))
-
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* with estimates. Exceptions of the model pass through."""
-        return self._add_estimates(prompt, await self._inner.acomplete(prompt, deadline))
-
-    def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
-        if reply.input_tokens or reply.output_tokens:
-            return reply
-        read, written = ceil(len(prompt.system + prompt.user) / 4), ceil(len(reply.text) / 4)
-        return replace(
-            reply,
-            input_tokens=read,
-            output_tokens=written,
-            cost_usd=self._prices.compute_cost(read, written),
-        )
-
-
-def load_recording(dataset: Dataset, path: Path) -> tuple[RecordedModel, Dataset, frozenset[str]]:
+def load_recording(dataset: Dataset, path: Path) -> tuple[RecordedModel, Dataset]:
     """Return the recording at *path* as a model, and the questions of *dataset* that it contains.
 
-    The names of the recorded reply fields come third. Raises `ConfigError` if the recording cannot
-    be read, or has no question of *dataset*.
+    Raises `ConfigError` if the recording cannot be read, or has no question of *dataset*.
     """
     lines = list(read_records(path))
     # Two questions may have the same text. If the recording has ids, the id decides.
-    ids = {str(line.get("_id")) for line in lines}
-    by_id = dataset.only(ids)
-    queries = {_normalise(line.get("query")) for line in lines}
-    data = (
-        by_id
-        if by_id.questions
-        else dataset.only(
-            {question.id for question in dataset.questions if _normalise(question.text) in queries}
-        )
-    )
+    data = dataset.only({str(line.get("_id")) for line in lines})
+    if not data.questions:
+        texts = {_normalise(line.get("query")) for line in lines}
+        data = dataset.only({it.id for it in dataset.questions if _normalise(it.text) in texts})
     if not data.questions:
         raise ConfigError(
             f"none of the {len(dataset.questions)} questions of {dataset.name} is in the recording"
@@ -406,14 +276,4 @@ def load_recording(dataset: Dataset, path: Path) -> tuple[RecordedModel, Dataset
             path="recordings",
         )
     records = [question.to_record() for question in data.questions]
-    asked = {question.id for question in data.questions}
-    texts = {_normalise(question.text) for question in data.questions}
-    fields = {
-        name
-        for line in lines
-        if str(line.get("_id")) in asked or _normalise(line.get("query")) in texts
-        for name, value in line.items()
-        if value and name not in ("_id", "query", "history", "mode")
-    }
-    model = RecordedModel(lines, records, name=f"recorded:{path.stem}")
-    return model, data, frozenset(fields)
+    return RecordedModel(lines, records, name=f"recorded:{path.stem}"), data

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import figures
@@ -16,11 +16,10 @@ from qtmiddleware.kit.evaluation.measures import Percentiles
 from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.preprocessing.text import format_count
 
-Change = Literal["passages", "order", "same"]
-"""The difference between the two lists: other passages, another order, or none."""
-_CHANGES: Final[tuple[Change, ...]] = ("passages", "order", "same")
+# Other passages, another order, or no difference between the two lists.
+_CHANGES: Final = ("passages", "order", "same")
+# A larger number cannot be a count, a time or a price.
 _LARGEST: Final = 1e15
-"""A larger number cannot be a count, a time or a price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class ShadowQuestion:
         query: The question.
         plain: The names of the passages that the caller got: a title, id, URL or source.
         ours: The names of the passages that qtmiddleware would have returned.
-        change: The difference between the lists.
+        change: The difference between the lists: ``passages``, ``order`` or ``same``.
         figures: The numbers of this question under the names of `ShadowReport.to_dict`. The cost is
             ``None`` if the model's price is not known.
     """
@@ -39,7 +38,7 @@ class ShadowQuestion:
     query: str = field(repr=False)
     plain: tuple[str, ...] = field(repr=False)
     ours: tuple[str, ...] = field(repr=False)
-    change: Change
+    change: str
     figures: Mapping[str, float | None]
 
 
@@ -51,31 +50,21 @@ class ShadowReport:
     unreadable: int = 0
 
     @property
-    def headline(self) -> str:
-        """What would change, as a sentence."""
-        questions = self.questions
-        total = format_count(len(questions), "question")
-        other = sum(bool(question.figures["otherFirst"]) for question in questions)
-        same = sum(question.change == "same" for question in questions)
+    def sentences(self) -> tuple[str, ...]:
+        """What would change, and the figures, one sentence each."""
+        record = self.to_dict()
+        count, changed = record["questions"], record["changed"]
+        total = format_count(count, "question")
+        other, same = round(record["otherFirst"] * count), round(changed["same"] * count)
         first = f"Another passage would come first for {other:,} of {total}"
         if not other:
             first = f"The first passage would stay the same for {total}"
-        return f"{first}; {f'{same:,}' if same else 'none'} would get the same list."
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The headline and the figures, one sentence each."""
-        record = self.to_dict()
-        changed, plain, ours = record["changed"], record["plainMs"], record["ms"]
-        cost = record["costUsd"]
+        cost, plain, ours = record["costUsd"], record["plainMs"], record["ms"]
         price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
         dropped = f" ({record['dropped']:,} more were dropped, because too many were running)"
         return (
-            self.headline,
-            (
-                f"{format_count(len(self.questions), 'question')} retrieved in shadow"
-                f" mode{dropped if record['dropped'] else ''}."
-            ),
+            f"{first}; {f'{same:,}' if same else 'none'} would get the same list.",
+            f"{total} retrieved in shadow mode{dropped if record['dropped'] else ''}.",
             (
                 f"{changed['passages']:.1%} would get other passages:"
                 f" {record['enteredPassages']:.1f} new ones of {record['passages']:.1f} on average."
@@ -103,24 +92,18 @@ class ShadowReport:
         Shares are from 0 to 1. Times are in milliseconds. Searches, model calls, tokens and costs
         are means per question.
         """
-        questions = self.questions
-        record: dict[str, Any] = {
-            "questions": len(questions),
-            "unreadable": self.unreadable,
-            "dropped": 0,
-        }
-        if not questions:
-            return record
-        for name in questions[0].figures:
-            values = [question.figures[name] for question in questions]
+        count = len(self.questions)
+        record: dict[str, Any] = {"questions": count, "unreadable": self.unreadable}
+        for name in self.questions[0].figures if count else ():
+            values = [question.figures[name] for question in self.questions]
             known = [value for value in values if value is not None]
-            record[name] = fmean(known) if len(known) == len(values) else None
+            record[name] = fmean(known) if len(known) == count else None
             if name in ("plainMs", "ms"):
                 record[name] = {"median": median(known), "p95": Percentiles.of(known).p95}
-        # Calls that shadow mode skipped, because too many were running.
-        record["dropped"] = int(sum(question.figures["dropped"] or 0 for question in questions))
-        counts = Counter(question.change for question in questions)
-        shares = {change: counts[change] / len(questions) for change in _CHANGES}
+            elif name == "dropped":
+                record[name] = int(sum(known))
+        changes = Counter(question.change for question in self.questions)
+        shares = {change: changes[change] / max(1, count) for change in _CHANGES}
         return {**record, "changed": shares}
 
     def pick_examples(self, count: int) -> list[ShadowQuestion]:
@@ -158,9 +141,11 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     shadow, trace = record["shadow"], record["trace"]
     plain, ours = map(_list_names, (shadow["plain"], record["retrieval_steps"]["final"]))
     kept = _read_number(shadow["kept"])
-    change: Change = "order" if kept == len(ours) == len(plain) else "passages"
+    change = "order" if kept == len(ours) == len(plain) else "passages"
     # Searches without a price count as free, but a model without a price makes the cost unknown.
-    model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
+    cost = trace["cost_usd"]
+    if cost is not None:
+        cost = _read_number(cost) + _read_number(trace["read_cost_usd"] or 0)
     numbers = {
         "otherFirst": shadow["same_first"] is not True,
         "enteredPassages": max(0.0, len(ours) - kept),
@@ -169,11 +154,10 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
         "searches": _read_number(trace["searches"]),
         "llmCalls": _read_number(trace["llm_calls"]),
         "tokens": _read_number(trace["input_tokens"]) + _read_number(trace["output_tokens"]),
-        "costUsd": None
-        if model_usd is None
-        else _read_number(model_usd) + _read_number(read_usd or 0),
+        "costUsd": cost,
         "plainMs": _read_number(shadow["plain_ms"]),
         "ms": _read_number(trace["total_ms"]),
+        # Calls that shadow mode skipped, because too many were running.
         "dropped": _read_number(shadow["dropped"]),
     }
     change = "same" if shadow["same_order"] is True else change

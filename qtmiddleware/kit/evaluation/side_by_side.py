@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, Unpack
 
@@ -26,15 +27,13 @@ from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 
+# The default systems. Without a model, only the first two are asked.
 SHOWN: Final = (
     BASELINE,
     "rules",
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
     "balanced",
 )
-"""The default systems. Without a model, only the first two are asked."""
-JUDGING: Final = "judging answers"
-"""The name that a progress callback receives while the judge ranks the answers."""
 # Every system answers in the same way.
 _PLAIN: Final[Settings] = {"answer": {"mode": "plain"}}
 
@@ -99,7 +98,6 @@ def ask_systems(
     systems: Mapping[str, Settings] | Sequence[str] | None = None,
     *,
     answers: bool = False,
-    reference: str = "",
     judge: LanguageModel | None = None,
     client: Any = None,
     arguments: Mapping[str, Any] | None = None,
@@ -110,8 +108,9 @@ def ask_systems(
 ) -> SideBySide:
     """Ask each of *systems* every question, and return the results side by side.
 
-    If a question has an ideal answer, the model answers it from each system's passages, and then
-    ranks the answers. A system that fails has its exception as `SystemAnswer.error`.
+    If a question has an ideal answer (``answer`` in its metadata), the model answers it from each
+    system's passages, and then ranks the answers. A system that fails has its exception as
+    `SystemAnswer.error`.
 
     Args:
         fn: Your retrieval function, wrapped or not, or the retriever of an index.
@@ -119,7 +118,6 @@ def ask_systems(
         systems: Settings by the system's name, or names from `SYSTEMS` and ``yours``. Default: the
             single transformations, or without a model only ``off`` and ``rules``.
         answers: Whether the model answers each question from each system's passages.
-        reference: The ideal answer to a question that is given as text.
         judge: The model that ranks answers. Default: the model that answers.
         client: The model client for a plain *fn*.
         arguments: Other keyword arguments for every call of *fn*.
@@ -135,7 +133,13 @@ def ask_systems(
         Exception: The exception that *fn* raises on the first question.
     """
     check_options(ask_systems, options, WrapOptions.__optional_keys__)
-    listed = _list_questions(questions, reference)
+    if isinstance(questions, str):
+        questions = Question("question", questions)
+    listed = [questions] if isinstance(questions, Question) else list(questions)
+    if len({question.id for question in listed}) < len(listed):
+        raise ConfigError("two of the questions have the same id", path="questions")
+    for question in listed:
+        validate_query(question.text, "question")
     if systems is None:
         systems = SHOWN if client is not None or isinstance(fn, Wrapped) else SHOWN[:2]
     names = systems if isinstance(systems, Mapping) else ()
@@ -149,77 +153,47 @@ def ask_systems(
         base.function.middleware.warm_up()
         for question in listed[:1]:
             functions[BASELINE].retrieve(question)
-        rows: list[list[SystemAnswer]] = [[] for _ in listed]
+        results: dict[str, list[SystemAnswer]] = {question.id: [] for question in listed}
         for name, system in functions.items():
-            for done, (question, row) in enumerate(zip(listed, rows, strict=True), start=1):
+            for done, question in enumerate(listed, start=1):
                 wants_answer = answers or bool(question.reference)
-                row.append(_ask_system(name, system, question, wants_answer=wants_answer))
+                result = _ask_system(name, system, question, wants_answer=wants_answer)
+                results[question.id].append(result)
                 if progress is not None:
                     progress(name, done, len(listed))
-        asked = tuple(
-            AskedQuestion(question, tuple(row)) for question, row in zip(listed, rows, strict=True)
-        )
+        asked = tuple(AskedQuestion(question, tuple(results[question.id])) for question in listed)
         if not any(question.reference for question in listed):
             return SideBySide(asked)
         if judge is None:
             # A ranking of many answers is longer than an answer.
             long = {**MEASURED, "answer": {"maxTokens": 4_000}}
             judge = configure_function(base.function, long).middleware.engine.chat_model
-        return SideBySide(asked, _rank_answers(asked, judge, seed, progress))
-
-
-def _list_questions(
-    questions: str | Question | Iterable[Question], reference: str
-) -> list[Question]:
-    if isinstance(questions, str):
-        metadata = {"answer": reference} if reference else {}
-        listed = [Question("question", questions, metadata=metadata)]
-    elif reference:
-        raise ConfigError(
-            'set the reference of a Question as "answer" in its metadata', path="reference"
-        )
-    else:
-        listed = [questions] if isinstance(questions, Question) else list(questions)
-    if len({question.id for question in listed}) < len(listed):
-        raise ConfigError("two of the questions have the same id", path="questions")
-    for question in listed:
-        validate_query(question.text, "question")
-    return listed
+        texts = {
+            name: {
+                row.question.id: answer.text
+                for row in asked
+                if (answer := row[name].answer) is not None
+            }
+            for name in functions
+        }
+        tell = None if progress is None else partial(progress, "judging answers")
+        return SideBySide(asked, rank(listed, texts, judge, seed=seed, progress=tell))
 
 
 def _ask_system(
     name: str, system: System, question: Question, *, wants_answer: bool
 ) -> SystemAnswer:
-    start = perf_counter()
+    start, retrieval, answer, problem = perf_counter(), None, None, None
     try:
-        if not wants_answer:
+        if wants_answer:
+            answer = system.answer(question)
+            retrieval = answer.retrieval
+        else:
             retrieval = system.retrieve(question)
-            return SystemAnswer(name, retrieval, seconds=perf_counter() - start)
-        answer = system.answer(question)
     except Exception as error:
         # Wrong settings would fail for every question.
         if isinstance(error, QtMiddlewareError) and not isinstance(error, ModelError):
             raise
         # If only the model failed, the error has the passages.
-        found = getattr(error, "retrieval", None)
-        return SystemAnswer(name, found, error=error, seconds=perf_counter() - start)
-    return SystemAnswer(name, answer.retrieval, answer, seconds=perf_counter() - start)
-
-
-def _rank_answers(
-    asked: Sequence[AskedQuestion],
-    model: LanguageModel,
-    seed: int,
-    progress: Progress | None,
-) -> RankedSystems:
-    answers: dict[str, dict[str, str]] = {}
-    for row in asked:
-        for result in row.systems:
-            if result.answer is not None:
-                answers.setdefault(result.system, {})[row.question.id] = result.answer.text
-
-    def tell(done: int, total: int) -> None:
-        if progress is not None:
-            progress(JUDGING, done, total)
-
-    return rank([row.question for row in asked], answers, model, seed=seed, progress=tell)
+        retrieval, problem = getattr(error, "retrieval", None), error
+    return SystemAnswer(name, retrieval, answer, problem, perf_counter() - start)

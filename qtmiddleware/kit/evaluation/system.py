@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Unpack, cast
@@ -12,7 +12,6 @@ from typing import Any, Final, Unpack, cast
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, MissingExtra, WrapError
 from qtmiddleware.kit.check import configure_function
-from qtmiddleware.kit.evaluation.caches import CachedEmbedder
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.systems import MEASURED, Settings
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
@@ -20,8 +19,8 @@ from qtmiddleware.types import Answer, Match, Retrieval, Variant
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 
+# A text of at least this many characters identifies a passage that contains it.
 _PART_CHARS: Final = 40
-"""A text of at least this many characters identifies a passage that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,8 @@ def run_of(retrieval: Retrieval, relevant_texts: Mapping[str, str] | None = None
     wanted = {id_: _fold(text) for id_, text in (relevant_texts or {}).items()}
     return Run(
         ids=tuple(
-            _find_id(match, wanted, place) for place, match in enumerate(retrieval.matches, 1)
+            _find_id(match, wanted) or f"passage {place}"
+            for place, match in enumerate(retrieval.matches, 1)
         ),
         seconds_added=(trace.added_ms + trace.replayed_ms) / 1e3,
         llm_calls=trace.llm_calls,
@@ -97,17 +97,15 @@ def _fold(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _find_id(match: Match, wanted: Mapping[str, str], place: int) -> str:
+def _find_id(match: Match, wanted: Mapping[str, str]) -> str | None:
     """Return the id of the judged passage that *match* is, or else its own id."""
-    if match.id in wanted or not wanted:
-        return match.id or ""
-    text = _fold(match.text or "")
+    text = "" if match.id in wanted else _fold(match.text or "")
     for id_, judged in wanted.items():
         # An index may cut documents into smaller or larger passages than the judgements.
         part, whole = sorted((text, judged), key=len)
         if text == judged or (len(part) >= _PART_CHARS and part in whole):
             return id_
-    return match.id or f"passage {place}"
+    return match.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +117,12 @@ class System:
         configure: Returns a copy of the wrapped function with other settings.
         arguments: The arguments of every call, apart from the question.
         runner: Runs the function if it is asynchronous.
-        embedder: The embedder of an index, whose cached vectors count with their original time.
     """
 
     function: Any = field(repr=False)
     configure: Callable[[Settings], Any] = field(repr=False)
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
     runner: asyncio.Runner | None = field(default=None, repr=False)
-    embedder: CachedEmbedder | None = field(default=None, repr=False)
 
     def with_settings(self, settings: Settings) -> System:
         """Return the search with *settings*. It has learned nothing from earlier calls."""
@@ -134,13 +130,11 @@ class System:
 
     def retrieve(self, question: Question) -> Retrieval:
         """Search for *question*. Exceptions of the function pass through."""
-        retrieval: Retrieval = self._call("retrieve", question)
-        return retrieval
+        return cast(Retrieval, self._call("retrieve", question))
 
     def answer(self, question: Question) -> Answer:
         """Let the model answer *question*. Exceptions of both pass through."""
-        answer: Answer = self._call("answer", question)
-        return answer
+        return cast(Answer, self._call("answer", question))
 
     def _call(self, method: str, question: Question) -> Any:
         keywords = {"history": question.history, **self.arguments}
@@ -150,27 +144,18 @@ class System:
 
     def __call__(self, question: Question) -> Run:
         """Return the result for *question*. An exception of the function becomes `Run.error`."""
-        replays: AbstractContextManager[Mapping[str, float]] = nullcontext({})
-        if self.embedder is not None:
-            replays = self.embedder.record_replays()
         try:
-            with replays as replayed:
-                retrieval = self.retrieve(question)
+            retrieval = self.retrieve(question)
         except (ConfigError, MissingExtra, WrapError):
             # Wrong settings would fail for every question.
             raise
         except Exception as error:
             return Run((), error=error)
         try:
-            run = run_of(retrieval, question.relevant_texts)
+            return run_of(retrieval, question.relevant_texts)
         except ConfigError as error:
             # The result for the next question may have ids.
             return Run((), error=error)
-        # A plain search also embeds the question, so this time does not count as added.
-        question_seconds = replayed.get(question.text, 0.0)
-        return replace(
-            run, seconds_added=run.seconds_added + sum(replayed.values()) - question_seconds
-        )
 
 
 @contextmanager
@@ -198,15 +183,13 @@ def open_system(
         ConfigError: *fn* is wrapped, and *client*, *config* or *options* is given.
         WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
     """
-    is_wrapped = isinstance(fn, Wrapped)
-    if is_wrapped and (client is not None or config is not None or options):
+    base: Any = fn
+    if not isinstance(fn, Wrapped):
+        base = QueryMiddleware(config or {}, client=client).wrap(fn, **cast(Any, options))
+    elif client is not None or config is not None or options:
         raise ConfigError(
             "fn is already wrapped; set the client and the options where you wrap it", path="fn"
         )
-    base: Any = fn
-    if not is_wrapped:
-        middleware = QueryMiddleware(config or {}, client=client)
-        base = middleware.wrap(fn, **cast(Any, options))
     keywords = dict(arguments or {})
     if top_k is not None and base.top_k_argument is not None:
         keywords.setdefault(base.top_k_argument, top_k)
@@ -236,12 +219,7 @@ def index_system(
         config = index_config(settings).overridden({"store": {"readPrice": read_price}})
         return QueryMiddleware(config, client=model, store=store, embedder=embedder).retriever
 
-    return System(
-        configure({}),
-        configure,
-        {"top_k": top_k},
-        embedder=embedder if isinstance(embedder, CachedEmbedder) else None,
-    )
+    return System(configure({}), configure, {"top_k": top_k})
 
 
 def index_config(settings: Settings) -> Config:

@@ -9,20 +9,20 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.errors import ConfigError
 
+# The settings of a system, as in a config.
+Settings = Mapping[str, Any]
+
+# All other systems are compared with this one: the plain search.
 BASELINE: Final = "off"
-"""The name of the system that all others are compared with: the plain search."""
+# A wrapped function, or an index, with its own settings.
 OWN: Final = "yours"
-"""The name of the system that is a wrapped function, or an index, with its own settings."""
+# This system, a preset too, searches the model's texts, not the question.
 SEEDS: Final = "seed-parity"
-"""The name of a system and of its preset, which searches the model's texts, not the question."""
-_NO_RULES: Final[Mapping[str, Any]] = {
+_NO_RULES: Final[Settings] = {
     "preprocess": {"enabled": False},
     "keywordEvidence": {"enabled": False},
 }
-_ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
-
-Settings = Mapping[str, Any]
-"""The settings of a system, as in a config."""
+_ALWAYS: Final[Settings] = {"escalation": {"mode": "always"}}
 
 
 def read_preset_settings(preset: str) -> Settings:
@@ -40,6 +40,9 @@ _TRANSFORMS: Final = {
     for name in TRANSFORMS
     if name != "none"
 }
+_BALANCED: Final = _TRANSFORMS["balanced"]
+_HYBRID: Final[Settings] = {"hybrid": {"enabled": True}}
+# All other settings have their defaults.
 SYSTEMS: Final[Mapping[str, Settings]] = {
     BASELINE: {"transformationType": "none", **_NO_RULES, "rerank": {"enabled": False}},
     "preprocessed as text": {
@@ -51,31 +54,22 @@ SYSTEMS: Final[Mapping[str, Settings]] = {
     **_TRANSFORMS,
     "auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
     SEEDS: {**read_preset_settings(SEEDS), **_ALWAYS},
-    "balanced, no hyde": {
-        "transformationType": "combined",
-        **_ALWAYS,
-        "fusion": {"weights": {"hyde": 0}},
-    },
+    "balanced, no hyde": {**_BALANCED, "fusion": {"weights": {"hyde": 0}}},
     # Merges the lists, with the question's list as anchor, and applies no rules.
-    "balanced, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
-    "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
-    "hybrid, balanced": {
-        "transformationType": "combined",
-        **_ALWAYS,
-        "hybrid": {"enabled": True},
-    },
+    "balanced, no rules": {**_BALANCED, **_NO_RULES},
+    "hybrid": {"transformationType": "none", **_HYBRID},
+    "hybrid, balanced": {**_BALANCED, **_HYBRID},
 }
-"""The settings of each system. All other settings have their defaults."""
+# These need neither a model nor a store of the kit.
 FREE: Final = (BASELINE, "preprocessed as text", "rules")
-"""The systems that need neither a model nor a store of the kit."""
+# The default systems if there is a model. They work with any retrieval function.
 USUAL: Final = (*FREE, *_TRANSFORMS, "auto", SEEDS)
-"""The default systems if there is a model. They work with any retrieval function."""
+# The settings for measuring. A system's own settings override them.
 MEASURED: Final[Settings] = {
     "cache": {"enabled": False},
     "limits": {"llmTimeoutMs": 30_000, "deadlineMs": 60_000},
     "log": {"path": None},
 }
-"""The settings for measuring. A system's own settings override them."""
 
 
 def asks_a_model(system_name: str) -> bool:
@@ -84,7 +78,7 @@ def asks_a_model(system_name: str) -> bool:
 
 
 def chosen(systems: str | Sequence[str] | Mapping[str, Settings]) -> dict[str, Settings]:
-    """Return the settings of `BASELINE` and of *systems*, each system once.
+    """Return the settings of ``off`` and of *systems*, each system once.
 
     Args:
         systems: Settings by the system's name, or one or several names from `SYSTEMS`. The name

@@ -32,27 +32,20 @@ from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyF
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
 
+# So many passages are tried per wanted question.
 ATTEMPTS: Final = 4
-"""The maximum number of passages to try per wanted question."""
+# After this many passages in a row without a reply, the model is not asked again.
 MOST_FAILURES: Final = 16
-"""After this many passages in a row without a reply, the model is not asked again."""
-MOST_QUESTION_CHARS: Final = 300
+# So much of a question's word 4-grams may occur in its passage. A long name alone can be half.
 MOST_SHARED: Final = 0.6
-"""The maximum share of a question's word 4-grams that may occur in its passage.
-
-A long name alone can make up half of the 4-grams.
-"""
+# A shorter quote, in words, could occur in any passage.
 LEAST_QUOTED: Final = 3
-"""A shorter quote, in words, could occur in any passage."""
+# A quote of so many words identifies other passages with the same content.
 IDENTIFYING: Final = 8
-"""A quote of at least this many words identifies other passages with the same content."""
+# A passage to ask about has at least this many words.
 MIN_WORDS: Final = 20
-"""A passage to ask about has at least this many words."""
+_AT_ONCE: Final = 8
 _GRAM: Final = 4
-_ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
-_YES: Final = re.compile(r"\W*(?:yes|true|ja|oui|s[iíì]|sim)\b", re.IGNORECASE)
-# The dots of an omission, in a text whose words have single spaces between them.
-_GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 _PASSAGE_CHARS: Final = 8_000
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
@@ -149,9 +142,8 @@ class Generated:
         dataset: The data set.
         asked: The number of passages that were tried.
         dropped: The number of passages whose question was dropped, by reason: that of a
-            `ModelError`, or ``unparsable``, ``refused``, ``nothing_to_ask``, ``too_long``,
-            ``no_question``, ``copied``, ``unchecked`` (no verdict), ``unanswerable``, ``unquoted``
-            or ``duplicate``.
+            `ModelError`, or ``unparsable``, ``nothing_to_ask``, ``copied``, ``unchecked`` (no
+            verdict), ``unanswerable``, ``unquoted`` or ``duplicate``.
         cost_usd: The cost of all replies in US dollars, or ``None`` if the model's price is not
             known.
     """
@@ -162,6 +154,16 @@ class Generated:
     cost_usd: float | None
 
 
+@dataclass(slots=True)
+class _Draft:
+    passage: Passage
+    question: str = ""
+    answer: str = ""
+    quote: str = ""
+    fault: str = ""
+    error: ModelError | None = None
+
+
 def generate(
     passages: Sequence[Passage],
     model: LanguageModel,
@@ -169,7 +171,6 @@ def generate(
     count: int = 100,
     seed: int = 0,
     name: str = "synthetic",
-    concurrency: int = 8,
     timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
@@ -186,50 +187,41 @@ def generate(
         count: The number of questions wanted.
         seed: The seed that draws the passages to ask about.
         name: The data set's name.
-        concurrency: The number of prompts that run at a time.
         timeout: Seconds allowed per prompt.
         progress: Receives the number of questions so far and the number wanted.
 
     Raises:
-        ConfigError: *count* is below 1, two passages have the same id, or no passage is long
-            enough.
+        ConfigError: No passage is long enough.
         ModelError: The model replied to no prompt.
     """
-    if count < 1:
-        message = f"count must be at least 1, not {count}"
-        raise ConfigError(message, path="count", value=count, allowed=">= 1")
-    if len({passage.id for passage in passages}) < len(passages):
-        raise ConfigError("two of the passages have the same id", path="passages")
     candidates = draw_passages(passages, seed)[: ATTEMPTS * count]
     if not candidates:
         raise ConfigError(
             f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words",
             path="passages",
         )
-    runner = PromptRunner(model, timeout, concurrency)
-    words = {passage.id: normalize_words(passage.text) for passage in passages}
-    questions: list[Question] = []
+    runner = PromptRunner(model, timeout)
+    words = {passage.id: _normalize_words(passage.text) for passage in passages}
+    questions: dict[frozenset[str], Question] = {}
     qrels: dict[str, dict[str, int]] = {}
     dropped: Counter[str] = Counter()
-    keywords: set[frozenset[str]] = set()
     asked = failures = 0
     error: ModelError | None = None
     while len(questions) < count and asked < len(candidates):
-        wave = candidates[asked : asked + min(concurrency, count - len(questions))]
+        wave = candidates[asked : asked + min(_AT_ONCE, count - len(questions))]
         for draft in _write_drafts(wave, runner):
             asked, error = asked + 1, draft.error
             failures = 0 if error is None else failures + 1
-            key = frozenset(preprocess(draft.question).split())
-            fault = draft.fault or ("duplicate" if key in keywords else "")
+            keywords = frozenset(preprocess(draft.question).split())
+            fault = draft.fault or ("duplicate" if keywords in questions else "")
             if fault:
                 dropped[fault] += 1
                 continue
-            keywords.add(key)
             id_ = f"s{len(questions) + 1}"
             metadata = {"synthetic": True, "answer": draft.answer}
             metadata |= {"passage": draft.passage.id, "model": model.name}
-            questions.append(Question(id_, draft.question, metadata=metadata))
-            qrels[id_] = dict.fromkeys(_find_relevant_ids(draft.passage.id, draft.quote, words), 1)
+            questions[keywords] = Question(id_, draft.question, metadata=metadata)
+            qrels[id_] = dict.fromkeys(_find_relevant_ids(draft, words), 1)
         if progress is not None:
             progress(len(questions), count)
         if error is not None and (error.reason == "unauthorized" or failures >= MOST_FAILURES):
@@ -243,41 +235,8 @@ def generate(
             break
     if error is not None and failures == asked:
         raise error
-    dataset = Dataset(name, tuple(passages), tuple(questions), qrels)
+    dataset = Dataset(name, tuple(passages), tuple(questions.values()), qrels)
     return Generated(dataset, asked, dict(dropped.most_common()), runner.cost_usd)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A question that the model wrote about a passage, with its fault if it has one."""
-
-    passage: Passage
-    question: str = ""
-    answer: str = ""
-    quote: str = ""
-    fault: str = ""
-    error: ModelError | None = None
-
-    def read_question(self, reply: Reply | ModelError) -> None:
-        if isinstance(reply, ModelError):
-            self.fault, self.error = reply.reason, reply
-        elif members := parse_reply(reply, ["question", "answer"]):
-            self.question, self.answer = (
-                clean_text(value) if isinstance(value, str) else ""
-                for value in (members["question"], members["answer"])
-            )
-            self.fault = find_fault(self.question, self.answer, self.passage.text)
-        else:
-            self.fault = "refused" if is_refusal(reply.text, self.passage.text) else "unparsable"
-
-    def read_check(self, reply: Reply | ModelError) -> None:
-        if isinstance(reply, ModelError):
-            self.fault, self.error = reply.reason, reply
-        elif members := parse_reply(reply, ["quote", "answers"]):
-            self.fault = find_check_fault(members, self.passage.text)
-            self.quote = str(members["quote"])
-        else:
-            self.fault = "unchecked"
 
 
 def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
@@ -285,12 +244,31 @@ def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Dr
     drafts = [_Draft(passage) for passage in passages]
     prompts = [build_question_prompt(passage) for passage in passages]
     for draft, reply in zip(drafts, runner.run_prompts(prompts), strict=True):
-        draft.read_question(reply)
+        if members := _read_members(draft, reply, ["question", "answer"], "unparsable"):
+            draft.question, draft.answer = (
+                clean_text(value) if isinstance(value, str) else ""
+                for value in (members["question"], members["answer"])
+            )
+            draft.fault = find_fault(draft.question, draft.answer, draft.passage.text)
     checked = [draft for draft in drafts if not draft.fault]
     prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
     for draft, reply in zip(checked, runner.run_prompts(prompts), strict=True):
-        draft.read_check(reply)
+        if members := _read_members(draft, reply, ["quote", "answers"], "unchecked"):
+            draft.quote = str(members["quote"])
+            draft.fault = find_check_fault(members, draft.passage.text)
     return drafts
+
+
+def _read_members(
+    draft: _Draft, reply: Reply | ModelError, names: Sequence[str], fault: str
+) -> dict[str, Any]:
+    """Return the members of *reply*. If there are none, *draft* gets its fault."""
+    if isinstance(reply, ModelError):
+        draft.fault, draft.error = reply.reason, reply
+        return {}
+    members = parse_reply(reply, names)
+    draft.fault = "" if members else fault
+    return members
 
 
 def build_question_prompt(passage: Passage) -> Prompt:
@@ -314,17 +292,10 @@ def _build_material(passage: Passage) -> dict[str, str]:
 
 def find_fault(question: str, answer: str, passage_text: str) -> str:
     """Return the fault of a question that a model wrote about a passage; ``""`` without one."""
-    if is_refusal(question, passage_text) or is_refusal(answer, passage_text):
-        return "refused"
-    if is_blank(question) or is_blank(answer):
+    if is_blank(question) or is_blank(answer) or is_refusal(answer, passage_text):
         return "nothing_to_ask"
-    if len(question) > MOST_QUESTION_CHARS:
-        return "too_long"
-    words = split_terms(question)
-    if len(words) < 2 or not _ASKS.search(question):
-        return "no_question"
     # A copied question is too easy, because users do not know the passage's words.
-    text = normalize_words(passage_text[:_PASSAGE_CHARS])
+    words, text = split_terms(question), _normalize_words(passage_text[:_PASSAGE_CHARS])
     grams = [
         f" {' '.join(words[start : start + _GRAM])} " in text
         for start in range(len(words) - _GRAM + 1)
@@ -334,34 +305,33 @@ def find_fault(question: str, answer: str, passage_text: str) -> str:
 
 def find_check_fault(reply: Mapping[str, Any], passage_text: str) -> str:
     """Return the fault in the model's *reply* to the check; ``""`` without one."""
-    verdict, quote = reply.get("answers"), reply.get("quote")
-    if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
+    if str(reply.get("answers")).strip(' ."').casefold() not in ("yes", "true"):
         return "unanswerable"
-    parts = _split_quote(quote) if isinstance(quote, str) else []
-    text = normalize_words(passage_text[:_PASSAGE_CHARS])
+    parts = _split_quote(reply.get("quote"))
+    text = _normalize_words(passage_text[:_PASSAGE_CHARS])
     is_quoted = sum(len(part.split()) for part in parts) >= LEAST_QUOTED
     return "" if is_quoted and all(part in text for part in parts) else "unquoted"
 
 
-def normalize_words(text: str) -> str:
+def _normalize_words(text: str) -> str:
     """Return the folded words of *text*, with one space before, between and after them."""
     return f" {' '.join(split_terms(text))} "
 
 
-def _split_quote(quote: str) -> list[str]:
+def _split_quote(quote: Any) -> list[str]:
     """Return the words of each part of *quote*. Dots stand for omitted words."""
-    parts = _GAP.split(" ".join(quote.split()))
-    return [normalize_words(part) for part in parts if not is_blank(part)]
+    parts = re.split(r"\.{3,}|…", quote) if isinstance(quote, str) else []
+    return [words for part in parts if not is_blank(words := _normalize_words(part))]
 
 
-def _find_relevant_ids(passage_id: str, quote: str, words: Mapping[str, str]) -> list[str]:
-    """Return the ids of the passages that contain *quote* or equal the passage *passage_id*."""
-    parts = _split_quote(quote)
+def _find_relevant_ids(draft: _Draft, words: Mapping[str, str]) -> list[str]:
+    """Return the ids of the passages that contain the quote or equal the draft's passage."""
+    parts = _split_quote(draft.quote)
     is_long = sum(len(part.split()) for part in parts) >= IDENTIFYING
     return [
         id_
         for id_, text in words.items()
-        if text == words[passage_id] or (is_long and all(part in text for part in parts))
+        if text == words[draft.passage.id] or (is_long and all(part in text for part in parts))
     ]
 
 
@@ -406,7 +376,7 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     seen: set[str] = set()
     documents: dict[object, list[Passage]] = {}
     for passage in passages:
-        words = normalize_words(passage.text)
+        words = _normalize_words(passage.text)
         if words not in seen and words.count(" ") > MIN_WORDS:
             seen.add(words)
             source = passage.metadata.get("source")

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import json
-import sqlite3
-import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -16,20 +12,23 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, ModelError, WrapError
+from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import (
     FREE,
     OWN,
     SYSTEMS,
-    TOP_K,
     Dataset,
     Question,
     chosen,
-    index_system,
-    measure_systems,
 )
-from qtmiddleware.kit.evaluation.bench import CONCURRENCY, FunctionSource, ask_ahead, open_index
-from qtmiddleware.kit.evaluation.caches import CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.bench import (
+    CONCURRENCY,
+    FunctionSource,
+    ask_ahead,
+    open_bench,
+    open_index,
+)
+from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.systems import SEEDS
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
@@ -37,7 +36,6 @@ from qtmiddleware.types import Deadline
 from tests.support.bench_world import (
     CountingEmbedder,
     bridges_data,
-    open_bench,
     write_data,
     write_recording,
 )
@@ -89,7 +87,7 @@ class Slow(ScriptedModel):
 
 def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: Path) -> None:
     folder = write_data(tmp_path / "set", DATA)
-    with open_bench(folder, options=SETTINGS, cache=cache) as opened:
+    with open_bench(folder, SETTINGS, cache=cache) as opened:
         found = opened.measure(chosen(["rules"]))
     assert (found.dataset, found.questions, found.passages) == ("set", 6, 12)
     assert found["rules"].means["R@10"] == 1.0
@@ -98,41 +96,24 @@ def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: 
     assert not opened.has_model
 
 
-def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_embeds_no_passage_and_asks_nothing(cache: Path) -> None:
     systems = chosen(["rewrite", "auto"])
     model = Slow()
-    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
-        first = opened.measure(systems)
-    asked = len(model.prompts)
-    assert asked >= 6
-    inner = CountingEmbedder()
-    monkeypatch.setattr(
-        "qtmiddleware.kit.evaluation.bench.find_embedder", lambda *_, **__: Unused(inner)
-    )
-    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
-        second = opened.measure(systems)
-    assert (len(model.prompts), inner.texts) == (asked, [])
+    told: list[str] = []
+    found = []
+    for _ in range(2):
+        with open_bench(DATA, SETTINGS, client=model, cache=cache, progress=lambda *it: told.append(it[0])) as opened:  # fmt: skip
+            found.append(opened.measure(systems))
+        asked = len(model.prompts)
+    assert told == ["embedding passages"]
+    assert len(model.prompts) == asked >= 6
     for name in systems:
-        assert second[name].per_query == first[name].per_query
-        assert (second[name].llm_calls, second[name].cost_usd) == (
-            first[name].llm_calls,
-            first[name].cost_usd,
-        )
-
-
-class Unused(CountingEmbedder):
-    """Stands for the real model, and is never to be asked."""
-
-    name = "all-MiniLM-L6-v2"
-    dimension = 384
-
-    def __init__(self, inner: CountingEmbedder) -> None:
-        super().__init__()
-        self.texts = inner.texts
+        assert found[0][name].per_query == found[1][name].per_query
+        assert found[0][name].llm_calls == found[1][name].llm_calls
 
 
 def test_the_time_of_replies_that_were_asked_ahead_is_told(cache: Path) -> None:
-    with open_bench(DATA, options=SETTINGS, client=Slow(0.2), cache=cache) as opened:
+    with open_bench(DATA, SETTINGS, client=Slow(0.2), cache=cache) as opened:
         found = opened.measure(chosen(["rewrite"]))
     assert found["rewrite"].added_ms.p50 >= 200
     assert found["off"].added_ms.p50 < 200
@@ -142,7 +123,7 @@ def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("QTM_HYBRID_ENABLED", "true")
     monkeypatch.setenv("QTM_TRANSFORMATION_TYPE", "rewrite")
     model = ScriptedModel({})
-    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
+    with open_bench(DATA, SETTINGS, client=model, cache=cache) as opened:
         found = opened.measure(chosen(["rules"]) | {"own": {"fusion": {"rrfK": 5}}})
     assert [score.llm_calls for score in found.systems] == [0, 0, 0]
     assert model.prompts == []
@@ -150,7 +131,7 @@ def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.Monk
 
 def test_so_many_questions_are_asked_at_a_time(cache: Path) -> None:
     model = Slow(0.05)
-    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
+    with open_bench(DATA, SETTINGS, client=model, cache=cache) as opened:
         opened.measure(chosen(["rewrite", "hyde"]))
     assert model.most == 6 < CONCURRENCY
     assert Counter(prompt.mode for prompt in model.prompts) == {"rewrite": 6, "hyde": 6}
@@ -176,15 +157,10 @@ def test_the_model_is_not_asked_ahead_where_a_gate_decides(cache: Path) -> None:
     ]
 
 
-async def test_asking_ahead_inside_a_running_loop_names_the_way_out() -> None:
-    with pytest.raises(WrapError, match=r"asyncio\.to_thread"):
-        ask_ahead(ScriptedModel({"rewrite": "x"}), DATA, chosen(["rewrite"]))
-
-
 def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
     model = ScriptedModel(ModelError("unauthorized"))
     with (
-        open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened,
+        open_bench(DATA, SETTINGS, client=model, cache=cache) as opened,
         pytest.raises(ModelError, match="replied to none of the first 6 questions") as caught,
     ):
         opened.measure(chosen(["rewrite", "hyde"]))
@@ -196,30 +172,31 @@ def test_a_model_that_fails_now_and_then_is_asked_on(cache: Path) -> None:
     def moody(prompt: Prompt) -> Any:
         return ModelError("unavailable") if "Arlo" in prompt.query else rephrase(prompt)
 
-    with open_bench(DATA, options=SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
+    with open_bench(DATA, SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
         found = opened.measure(chosen(["rewrite"]))
     assert (found["rewrite"].degraded, found["rewrite"].llm_calls) == (1, 6)
+
+
+def test_what_cannot_be_measured_is_not_even_embedded(cache: Path) -> None:
+    data = replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:]))
+    with pytest.raises(ConfigError, match="is blank"):
+        open_bench(data, SETTINGS, cache=cache).__enter__()
+    assert not cache.exists()
 
 
 def test_recorded_replies_are_replayed_with_estimated_costs(tmp_path: Path, cache: Path) -> None:
     recording = write_recording(
         tmp_path / "r.jsonl", DATA.only({it.id for it in DATA.questions[:4]}), *RECORDED
     )
-    with open_bench(DATA, options=SETTINGS, recordings=recording, cache=cache) as opened:
+    with open_bench(DATA, SETTINGS, recordings=recording, cache=cache) as opened:
         found = opened.measure(chosen(["balanced"]))
-    assert (found.questions, opened.has_model, opened.recorded_fields) == (
-        4,
-        True,
-        frozenset(RECORDED),
+    assert (found.questions, opened.has_model) == (4, True)
+    recorded, counted = found.notes
+    assert recorded.startswith(
+        "Recorded replies of a language model (r.jsonl): no model was called"
     )
-    assert found.notes == (
-        (
-            "Recorded replies of a language model (r.jsonl): no model was called, and the added milliseconds do not "
-            "include the model's time."
-        ),
-        "Tokens are estimated, four characters each; costs use the prices of gpt-6-luna.",
-        "4 of 6 questions were recorded; the others are skipped.",
-    )
+    assert recorded.endswith("four characters each; costs use the prices of gpt-6-luna.")
+    assert counted == "4 of 6 questions were recorded; the others are skipped."
     assert not found.counts_model_time
     assert found["balanced"].cost_usd is not None
     assert found["balanced"].cost_usd > 0
@@ -238,14 +215,14 @@ def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(
         {it.id: DATA.qrels[first.id] for it in (first, twin)},
     )
     recording = write_recording(tmp_path / "r.jsonl", DATA.only({DATA.questions[0].id}), *RECORDED)
-    with open_bench(data, options=SETTINGS, recordings=recording, cache=cache) as opened:
+    with open_bench(data, SETTINGS, recordings=recording, cache=cache) as opened:
         assert [question.id for question in opened.dataset.questions] == [first.id]
 
 
 def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, cache: Path) -> None:
     recording = write_recording(tmp_path / "r.jsonl", DATA, "rewrite")
     lacks = {}
-    with open_bench(DATA, options=SETTINGS, recordings=recording, cache=cache) as opened:
+    with open_bench(DATA, SETTINGS, recordings=recording, cache=cache) as opened:
         lacks = {
             name: opened.list_missing_fields(it)
             for name, it in chosen(["rules", "rewrite", "multi_query", "balanced"]).items()
@@ -259,73 +236,10 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     }
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (DATA.only(()), "no judged questions"),
-        (
-            replace(
-                DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}
-            ),
-            "a passage with a grade above 0",
-        ),
-        (
-            replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:])),
-            "is blank",
-        ),
-    ],
-)
-def test_what_cannot_be_measured_is_not_even_embedded(
-    cache: Path, data: Dataset, said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        open_bench(data, options=SETTINGS, cache=cache).__enter__()
-    assert not cache.exists()
-
-
-def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> None:
-    data, recording = bridges_data(history=True), tmp_path / "new" / "r.jsonl"
-    systems = chosen(["balanced", "rewrite"])
-
-    def said(prompt: Prompt) -> Mapping[str, Any]:
-        alone = {"standalone": "Who inspects Arlo Bridge?"} if prompt.history else {}
-        return {
-            **alone,
-            "rewrite": f"{prompt.query} {prompt.mode}",
-            "hyde": "Divers do.",
-            "sub_queries": ["Who?"],
-        }
-
-    with open_bench(
-        data, options=SETTINGS, client=ScriptedModel(said), record=recording, cache=cache
-    ) as opened:
-        live = opened.measure(systems)
-    lines = [json.loads(line) for line in recording.read_text().splitlines()]
-    assert Counter(line["mode"] for line in lines) == {"combined": 7, "rewrite": 7}
-    with open_bench(data, options=SETTINGS, recordings=recording, cache=cache) as opened:
-        replayed = opened.measure(systems)
-    for name in systems:
-        assert replayed[name].per_query == live[name].per_query
-        assert {id_: run.variants for id_, run in replayed[name].runs.items()} == {
-            id_: run.variants for id_, run in live[name].runs.items()
-        }
-
-
-def test_replies_that_are_known_already_are_recorded_too(tmp_path: Path, cache: Path) -> None:
-    model = ScriptedModel({"rewrite": "Since when is it open?"})
-    for recording in (None, tmp_path / "r.jsonl"):
-        with open_bench(
-            DATA, options=SETTINGS, client=model, record=recording, cache=cache
-        ) as opened:
-            opened.measure(chosen(["rewrite"]))
-    assert len(model.prompts) == 6
-    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 6
-
-
 def test_questions_are_drawn_by_seed_and_keep_their_order(cache: Path) -> None:
     drawn = []
     for seed in (1, 1, 2):
-        with open_bench(DATA, options=SETTINGS, cache=cache, questions=3, seed=seed) as opened:
+        with open_bench(DATA, SETTINGS, cache=cache, questions=3, seed=seed) as opened:
             drawn.append([question.id for question in opened.dataset.questions])
             assert opened.notes[-1] == f"3 of 6 questions, drawn with seed {seed}."
     order = [question.id for question in DATA.questions]
@@ -333,25 +247,11 @@ def test_questions_are_drawn_by_seed_and_keep_their_order(cache: Path) -> None:
     assert all(ids == sorted(ids, key=order.index) for ids in drawn)
 
 
-def test_synthetic_questions_are_called_so(cache: Path) -> None:
-    first, *rest = DATA.questions
-    data = replace(DATA, questions=(replace(first, metadata={"synthetic": True}), *rest))
-    with open_bench(data, options=SETTINGS, cache=cache) as opened:
-        assert "synthetic" in opened.notes[-1]
-
-
 def test_a_recording_of_another_set_is_refused(tmp_path: Path, cache: Path) -> None:
-    others = (
-        [{"_id": "z", "rewrite": "x"}],
-        [{"_id": "z", "query": "Quite another question?", "rewrite": "x"}],
-    )
-    for number, records in enumerate(others):
-        path = tmp_path / f"{number}.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        with pytest.raises(
-            ConfigError, match=f"none of the 6 questions of bridges .*{number}.jsonl"
-        ):
-            open_bench(DATA, options=SETTINGS, recordings=path, cache=cache).__enter__()
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"_id": "z", "query": "Quite another question?", "rewrite": "x"}\n')
+    with pytest.raises(ConfigError, match=r"none of the 6 questions of bridges .*r\.jsonl"):
+        open_bench(DATA, SETTINGS, recordings=path, cache=cache).__enter__()
 
 
 def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
@@ -361,17 +261,15 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
     model = ScriptedModel({})
     with pytest.raises(ConfigError, match="cannot be recorded in"):
         open_bench(
-            DATA, options=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache
+            DATA, SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache
         ).__enter__()
     with pytest.raises(ConfigError, match="file line 1: is not JSON"):
-        open_bench(
-            DATA, options=SETTINGS, client=model, record=tmp_path / "file", cache=cache
-        ).__enter__()
+        open_bench(DATA, SETTINGS, client=model, record=tmp_path / "file", cache=cache).__enter__()
     with pytest.raises(ConfigError, match="--record needs a language model"):
-        open_bench(DATA, options=SETTINGS, record=tmp_path / "r.jsonl", cache=cache).__enter__()
+        open_bench(DATA, SETTINGS, record=tmp_path / "r.jsonl", cache=cache).__enter__()
     with pytest.raises(ConfigError, match="not both"):
         open_bench(
-            DATA, options=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache
+            DATA, SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache
         ).__enter__()
     assert model.prompts == []
 
@@ -429,23 +327,6 @@ with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
     assert ended == [("12\n", "", 0)] * 2
 
 
-def test_vectors_out_of_the_cache_count_with_their_time(tmp_path: Path) -> None:
-    embedder = CachedEmbedder(CountingEmbedder(), tmp_path / "cache.sqlite")
-    with open_index(DATA, tmp_path, embedder) as store:
-        system = index_system(store, embedder, ScriptedModel(rephrase), top_k=TOP_K)
-        measure_systems(system, DATA, chosen(["rewrite"]))
-        with sqlite3.connect(tmp_path / "cache.sqlite") as run:
-            rows = run.execute("SELECT key, value FROM cached").fetchall()
-            slow = [(struct.pack("<d", 1000.0) + value[8:], key) for key, value in rows]
-            run.executemany("UPDATE cached SET value = ? WHERE key = ?", slow)
-        run.close()
-        found = measure_systems(system, DATA, chosen(["rewrite"]))
-    embedder.close()
-    # The rewrite is embedded beside the question; the question itself in a plain search too.
-    assert 1e6 <= found["rewrite"].added_ms.p95 < 2e6
-    assert found["off"].added_ms.p95 < 1e6
-
-
 # --- a function of ones own -----------------------------------------------------------------------
 
 
@@ -467,7 +348,7 @@ def test_no_question_makes_more_searches_than_were_told(cache: Path, system: str
     source = FunctionSource(counting, "app:find")
     model = ScriptedModel({"rewrite": "Who?", "sub_queries": ["Who?", "When?"], "hyde": "It is."})
     data = bridges_data(history=True)
-    with open_bench(data, options=SETTINGS, function=source, client=model, cache=cache) as opened:
+    with open_bench(data, SETTINGS, function=source, client=model, cache=cache) as opened:
         told = opened.count_searches({system: SYSTEMS[system]})
         opened.measure({"off": SYSTEMS["off"], system: SYSTEMS[system]})
         free = opened.count_searches(chosen(FREE))
@@ -479,19 +360,19 @@ def test_a_wrapped_function_asks_its_own_model_and_takes_no_other(cache: Path) -
     model = ScriptedModel({"rewrite": "Since when is it open?"})
     wrapped = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model).wrap(find)
     source = FunctionSource(wrapped, "app:search")
-    with open_bench(DATA, options=SETTINGS, function=source, cache=cache) as opened:
+    with open_bench(DATA, SETTINGS, function=source, cache=cache) as opened:
         found = opened.measure({**chosen([]), OWN: {}})
     assert found[OWN].llm_calls == 6
     assert found.notes[0] == "app:search uses its own model; its replies are not kept."
     assert (opened.has_model, opened.model_name) == (True, None)
     with pytest.raises(ConfigError, match="already wrapped"):
-        open_bench(DATA, options=SETTINGS, function=source, client=model, cache=cache).__enter__()
+        open_bench(DATA, SETTINGS, function=source, client=model, cache=cache).__enter__()
 
 
 def test_wrong_settings_are_no_failure_of_one_question(cache: Path) -> None:
     source = FunctionSource(find, "app:find")
     with (
-        open_bench(DATA, options=SETTINGS, function=source, cache=cache) as opened,
+        open_bench(DATA, SETTINGS, function=source, cache=cache) as opened,
         pytest.raises(ConfigError, match="hybrid"),
     ):
         opened.measure(chosen(["hybrid"]))

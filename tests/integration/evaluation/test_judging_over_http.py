@@ -57,7 +57,7 @@ def test_a_refused_key_ends_it_and_is_said_without_the_key(
     model_server: ModelServer, model: LanguageModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     model_server.reply = failure(401, f"bad key {SECRET}")
-    result = rank(QUESTIONS, ANSWERS, model, concurrency=1)
+    result = rank(QUESTIONS, ANSWERS, model)
     assert [it.error for it in result.questions] == ["unauthorized", *["cancelled"] * 7]
     assert len(model_server.bodies) == 2
     assert SECRET not in caplog.text + str(result.to_dict())

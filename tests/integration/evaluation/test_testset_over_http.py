@@ -52,7 +52,7 @@ def test_calls_that_fail_now_and_then_cost_their_passages_alone(
     service: ModelServer, model: LanguageModel
 ) -> None:
     service.reply = lambda body: failure(500) if len(service.bodies) % 4 == 0 else written(body)
-    result = generate(bridges(24), model, count=4, concurrency=1)
+    result = generate(bridges(24), model, count=4)
     assert len(result.dataset.questions) == 4
     assert result.dropped == {"unavailable": result.asked - 4}
 
@@ -62,10 +62,10 @@ def test_a_refused_key_is_said_at_once_and_without_the_key(
 ) -> None:
     service.reply = failure(401, f"no luck with {SECRET}")
     with pytest.raises(ModelError) as caught:
-        generate(bridges(24), model, count=20, concurrency=2)
+        generate(bridges(24), model, count=20)
     assert caught.value.reason == "unauthorized"
     assert SECRET not in str(caught.value)
-    assert len(service.bodies) == 2
+    assert len(service.bodies) == 8
 
 
 def test_a_service_that_never_answers_is_given_up(

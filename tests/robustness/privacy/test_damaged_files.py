@@ -17,12 +17,13 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.evaluation.caches import CacheFile
+from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.protocols import Passage
+from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 from tests.support.emitted import PASSAGE, QUERY, listening
 
 X: Final = [1.0, 0.0, 0.5]
@@ -271,8 +272,9 @@ def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -
 
 
 def keep_in(path: Path) -> None:
-    with closing(CacheFile(path)) as cache:
-        cache.write({os.urandom(8): PASSAGE.encode()})
+    prompt = Prompt("rewrite", "1", "", os.urandom(8).hex(), (), QUERY)
+    with closing(CachedModel(ScriptedModel({"rewrite": PASSAGE}), path)) as cache:
+        cache.complete(prompt, Deadline())
 
 
 CACHE_DAMAGES = [

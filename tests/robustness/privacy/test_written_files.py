@@ -18,7 +18,7 @@ from qtmiddleware.kit.bulk import transform_file
 from qtmiddleware.kit.cli.output import check_report, write_report
 from qtmiddleware.kit.evaluation import Report
 from qtmiddleware.kit.evaluation.bench import require_writable
-from qtmiddleware.kit.evaluation.caches import CachedModel, CacheFile
+from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordingModel
 from qtmiddleware.kit.evaluation.testset import write
 from qtmiddleware.kit.stores import SQLiteStore
@@ -122,7 +122,7 @@ REPORT = Report("A headline.", "", "a set", (), (), "")
 WRITERS: dict[str, Callable[[Path], object]] = {
     "sqlite": open_store,
     "ledger": ingest,
-    "bench cache": CacheFile,
+    "bench cache": lambda place: CachedModel(model(), place),
     "query log": write_log,
     "recording": record_reply,
     "recording of a bench": require_writable,

@@ -1,12 +1,17 @@
+"""The measures are their formulas, and the tests of differences are those of the literature."""
+
 from __future__ import annotations
 
-from math import log2
+from itertools import product
+from math import ceil, log2
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
-from qtmiddleware.kit.evaluation import evaluate
+from qtmiddleware.kit.evaluation import Difference, difference, evaluate, holm
+from qtmiddleware.kit.evaluation.measures import RESAMPLES, Percentiles
 
 
 def test_the_measures_are_their_formulas() -> None:
@@ -27,33 +32,84 @@ def test_only_the_first_ten_count() -> None:
     ids = [f"p{number:02}" for number in range(11)]
     means = evaluate({"q": {ids[10]: 1}}, {"q": ids}).means
     assert (means["nDCG@10"], means["R@10"], means["MRR@10"]) == (0.0, 0.0, 0.0)
-    assert means["AP"] == pytest.approx(1 / 11)
 
 
 def test_a_question_that_found_nothing_counts_0_and_an_unjudged_one_not_at_all() -> None:
-    found = evaluate(
-        {"a": {"p": 1}, "b": {"p": 1}, "c": {"p": 1}}, {"a": ["p"], "b": [], "unjudged": ["p"]}
-    )
-    assert found.values["nDCG@10"] == {"a": 1.0, "b": 0.0, "c": 0.0}
-    assert found.means["nDCG@10"] == pytest.approx(1 / 3)
-
-
-def test_an_empty_run_and_no_judgements_are_0() -> None:
-    assert set(evaluate({"q": {"p": 1}}, {}).means.values()) == {0.0}
+    qrels = {"a": {"p": 1}, "b": {"p": 1}, "c": {"p": 1}, "d": {"p": 0}}
+    found = evaluate(qrels, {"a": ["p"], "b": [], "d": ["p"], "unjudged": ["p"]})
+    assert found.values["nDCG@10"] == {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}
+    assert found.means["nDCG@10"] == 0.25
     assert set(evaluate({}, {}).means.values()) == {0.0}
 
 
-def test_a_question_without_a_relevant_passage_is_0() -> None:
-    assert evaluate({"q": {"p": 0}}, {"q": ["p"]}).means["nDCG@10"] == 0.0
-
-
 def test_an_id_found_twice_counts_once_where_it_first_stands() -> None:
-    assert evaluate({"q": {"p": 1}}, {"q": ["p", "p", "x"]}).means["nDCG@10"] == 1.0
     assert evaluate({"q": {"p": 1, "r": 1}}, {"q": ["p", "p", "r"]}).means["AP"] == 1.0
 
 
 @given(st.permutations(["zebra", "apple", "mango", "10", "9"]))
 def test_the_place_decides_and_not_the_id(ids: list[str]) -> None:
-    assert evaluate({"q": {"apple": 1}}, {"q": ids}).means["MRR@10"] == pytest.approx(
-        1 / (ids.index("apple") + 1)
-    )
+    found = evaluate({"q": {"apple": 1}}, {"q": ids}).means["MRR@10"]
+    assert found == pytest.approx(1 / (ids.index("apple") + 1))
+
+
+# --- differences ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.04])
+def test_for_normal_gains_the_test_says_what_students_says(mean: float) -> None:
+    sample = [float(value) for value in stats.norm(mean, 0.2).rvs(120, random_state=3)]
+    expected = stats.ttest_rel(sample, [0.0] * len(sample))
+    found, interval = difference(sample), expected.confidence_interval()
+    assert found.p == pytest.approx(float(expected.pvalue), abs=0.02)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=0.006)
+    assert found.gain == pytest.approx(sum(sample) / len(sample))
+
+
+def test_a_small_sample_is_tested_by_every_sign_there_is() -> None:
+    sample = [0.1, 0.2, 0.3, -0.05, 0.4]
+    signed = [
+        abs(sum(sign * gain for sign, gain in zip(signs, sample, strict=True)))
+        for signs in product((1, -1), repeat=5)
+    ]
+    exact = sum(value >= abs(sum(sample)) - 1e-12 for value in signed) / 2**5
+    assert difference(sample).p == pytest.approx(exact)
+    assert difference([0.5] * 40).p == pytest.approx(2 / (RESAMPLES + 1), abs=1e-4)
+
+
+def test_without_gains_or_a_single_one_there_is_nothing_to_resample() -> None:
+    assert difference([]) == difference([0.0, 0.0]) == Difference()
+    assert difference([0.25]) == Difference(0.25, 0.25, 0.25)
+
+
+@settings(max_examples=25, deadline=None)
+@example([0.668, 0.668], 0)
+@given(
+    st.lists(st.floats(-1, 1).map(lambda value: round(value, 3)), min_size=2, max_size=40),
+    st.integers(0, 5),
+)
+def test_a_difference_lies_in_its_interval_and_depends_on_the_seed_alone(
+    sample: list[float], seed: int
+) -> None:
+    found = difference(sample, seed=seed)
+    assert found == difference(list(sample), seed=seed)
+    assert min(sample) - 1e-9 <= found.low <= found.high <= max(sample) + 1e-9
+    assert 0 < found.p <= 1
+    assert difference([-gain for gain in sample], seed=seed).gain == pytest.approx(-found.gain)
+
+
+def test_holm_is_as_computed_by_hand() -> None:
+    # Sorted 0.005, 0.011, 0.02, 0.04, 0.13, times 5, 4, 3, 2, 1: 0.025, 0.044, 0.06, 0.08, 0.13.
+    found = holm({"a": 0.02, "b": 0.005, "c": 0.13, "d": 0.04, "e": 0.011})
+    assert found == pytest.approx({"b": 0.025, "e": 0.044, "a": 0.06, "d": 0.08, "c": 0.13})
+    # The second is never less than the first.
+    assert holm({"a": 0.01, "b": 0.011, "c": 0.9})["b"] == pytest.approx(0.03)
+    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+    assert not Difference(p=0.01, p_holm=0.05).is_significant
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1))
+def test_percentiles_are_values_that_so_many_do_not_exceed(values: list[float]) -> None:
+    found = Percentiles.of(values)
+    for share, value in ((0.5, found.p50), (0.95, found.p95)):
+        assert sum(it <= value for it in values) >= ceil(share * len(values))
+        assert sum(it < value for it in values) < share * len(values)

@@ -14,12 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.evaluation.recorded import (
-    EstimatedModel,
-    RecordedModel,
-    RecordingModel,
-)
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
+from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
 from tests.support.shared_data import RECORDED
@@ -80,7 +77,6 @@ def test_what_was_not_recorded_has_no_reply() -> None:
     assert (reason(model, prompt("q")), reason(model, prompt("other"))) == ("empty", "unrecorded")
     with pytest.raises(ConfigError, match="pass queries="):
         RecordedModel([record("1")])
-    assert repr(RecordedModel([])) == "RecordedModel('recorded', queries=0)"
 
 
 LONG = "word " * 500
@@ -104,11 +100,9 @@ RECORDS = [
         (("Why?", "Is Paris big?", "Yes."), "paris"),
         (("Why?", "Is Rome big?", "No."), "rome"),
         (("Why?", "Hello", "Hello", "Is Rome big?", "No."), "rome"),
-        (("Why?", "x", "No."), "rome"),
         (("Why?", "hm", LONG[:999].rstrip() + "…"), "long"),
         (("Why?",), "alone"),
         (("Why is Rome not big?",), "rome"),
-        (("Why is Rome not big?", "Is Oslo big?", "Maybe."), "rome"),
         (("Why?", "Is Oslo big?", "Maybe."), None),
     ],
 )
@@ -122,33 +116,6 @@ def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
     found = answer(model, prompt(*asked))
     assert found["rewrite"] == f"rewrite of {key}"
     assert ("standalone" in found) == (len(asked) > 1)
-
-
-def test_where_histories_are_unknown_only_one_candidate_is_an_answer() -> None:
-    records = [{**record, "query": "Why?"} for record in RECORDS]
-    one, several = RecordedModel(records[:1]), RecordedModel(records[:2])
-    assert answer(one, prompt("Why?", "anything"))["rewrite"] == "rewrite of paris"
-    assert reason(one, prompt("Why?")) == reason(several, prompt("Why?", "x")) == "unrecorded"
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"{}\n[1]\n", "line 2: must be a JSON object"),
-        (b"\xff\xfe", "line 1: is not UTF-8"),
-        (b"{", "line 1: is not JSON"),
-        (b"[" * 100_000, "line 1: is not JSON"),
-        (None, "cannot be read: No such file"),
-    ],
-)
-def test_a_broken_recording_is_a_config_error(
-    tmp_path: Path, content: bytes | None, why: str
-) -> None:
-    path = tmp_path / "r.jsonl"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match=rf"r\.jsonl {why}"):
-        RecordedModel.from_file(path)
 
 
 ODD = st.recursive(
@@ -239,9 +206,7 @@ def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path) -> Non
     assert len(lines) == len({line["query"] for line in lines}) == 40
 
 
-@pytest.mark.parametrize(
-    "said", ["I'm sorry, Jaco", '{"other": 1}', '{"rewrite": null}', "{" * 5_000, '["rewrite"]']
-)
+@pytest.mark.parametrize("said", ["I'm sorry, Jaco", '{"rewrite": null}', "{" * 5_000])
 def test_a_reply_that_holds_no_field_is_passed_on_and_not_recorded(
     tmp_path: Path, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,38 +228,10 @@ def test_a_recording_that_cannot_be_written_costs_no_reply(
     assert caplog.text.count("was not recorded") == 2
 
 
-@given(st.text(st.characters(codec=None), min_size=1), st.text(min_size=1))
-def test_any_query_and_reply_survive_a_recording(
-    tmp_path_factory: pytest.TempPathFactory, query_text: str, said: str
-) -> None:
-    path = tmp_path_factory.mktemp("r") / "r.jsonl"
-    RecordingModel(ScriptedModel({"rewrite": said}), path).complete(prompt(query_text), NEVER)
-    if said.strip() and query_text.strip():
-        assert answer(RecordedModel.from_file(path), prompt(query_text)) == {"rewrite": said}
-
-
-# --- estimated ------------------------------------------------------------------------------------
-
-
 def test_what_a_replayed_reply_would_cost_is_estimated_by_the_prices_of_a_model() -> None:
     inner = RecordedModel([{"query": "Is Rome big?", "rewrite": "x" * 40}])
-    priced = EstimatedModel(inner, "unknown", input_price=2.0, output_price=8.0)
+    priced = inner.priced_as(Prices("unknown", 2.0, 8.0))
     reply = asyncio.run(priced.acomplete(prompt(), NEVER))
-    assert reply == priced.complete(prompt(), NEVER)
     assert (reply.input_tokens, reply.output_tokens) == (8, 14)
     assert reply.cost_usd == pytest.approx((8 * 2.0 + 14 * 8.0) / 1e6)
-    unknown = EstimatedModel(inner, "unknown")
-    assert unknown.complete(prompt(), NEVER).cost_usd is None
-    assert "the prices of unknown are not known" in unknown.note
-
-
-class Telling(ScriptedModel):
-    """A model that says what its replies cost."""
-
-    def complete(self, asked: Prompt, deadline: Deadline) -> Reply:
-        return Reply("x", input_tokens=7, cost_usd=0.5)
-
-
-def test_a_reply_that_tells_its_tokens_keeps_them() -> None:
-    live = EstimatedModel(Telling({}), "unknown", input_price=2.0, output_price=8.0)
-    assert live.complete(prompt(), NEVER) == Reply("x", input_tokens=7, cost_usd=0.5)
+    assert inner.priced_as(Prices("unknown")).complete(prompt(), NEVER).cost_usd is None

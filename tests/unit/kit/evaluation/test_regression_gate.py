@@ -22,22 +22,20 @@ from qtmiddleware.kit.evaluation.gate import (
     compare_with_baseline,
     measure_changes,
 )
-from qtmiddleware.kit.evaluation.measures import FEW, compute_sign_test_p_value
+from qtmiddleware.kit.evaluation.measures import FEW
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, score
 
-QUESTIONS = [f"q{number}" for number in range(40)]
+WORSE = Rule()
 values = st.sampled_from([0.0, 0.25, 0.5, 0.63, 0.75, 1.0])
-runs = st.dictionaries(st.sampled_from(QUESTIONS), st.tuples(values, values), max_size=40)
+runs = st.dictionaries(
+    st.sampled_from([f"q{number}" for number in range(40)]), st.tuples(values, values), max_size=40
+)
 seeds = st.integers(0, 3)
 
 
 def compare_one(
-    before: Mapping[str, float],
-    after: Mapping[str, float],
-    rule: Rule | None = None,
-    *,
-    seed: int = 0,
+    before: Mapping[str, float], after: Mapping[str, float], rule: Rule = WORSE, *, seed: int = 0
 ) -> Change:
     (change,) = measure_changes({"rules": before}, {"rules": after}, rule, seed=seed)
     return change
@@ -48,63 +46,41 @@ def shifted(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Two runs of which so many questions got worse and better *by* as much."""
     before = {f"q{number}": 0.5 for number in range(of)}
-    after = dict(before)
-    for number in range(worse):
-        after[f"q{number}"] -= by
-    for number in range(worse, worse + better):
-        after[f"q{number}"] += by
-    return before, after
+    changes = [-by] * worse + [by] * better + [0.0] * (of - worse - better)
+    return before, {id_: 0.5 + change for id_, change in zip(before, changes, strict=True)}
 
 
 # --- the rule -------------------------------------------------------------------------------------
 
 
-def test_a_significant_loss_is_worse() -> None:
-    change = compare_one(*shifted(20, 2))
-    assert (change.verdict, change.worse_count, change.better_count) == ("worse", 20, 2)
-    assert change.has_significant_loss
-    assert change.difference.high < 0
+@pytest.mark.parametrize(
+    ("worse", "better", "of", "verdict"),
+    [
+        (20, 2, 100, "worse"),
+        (8, 0, 8, "worse"),
+        (0, 20, 100, "not worse"),
+        (8, 5, 100, "not worse"),
+        (3, 0, 100, "not worse"),
+        (0, 0, FEW, "not worse"),
+        (3, 1, 8, "inconclusive"),
+        (0, 0, FEW - 1, "inconclusive"),
+    ],
+)
+def test_a_loss_that_is_more_than_chance_is_worse(
+    worse: int, better: int, of: int, verdict: str
+) -> None:
+    assert compare_one(*shifted(worse, better, of=of)).verdict == verdict
 
 
-def test_many_questions_that_lose_a_little_are_worse_although_a_few_gain_much() -> None:
-    before = {f"q{number}": 0.5 for number in range(100)}
-    after = {
-        id_: 0.45 if number < 40 else 1.0 if number < 45 else 0.5
-        for number, (id_, _) in enumerate(before.items())
-    }
-    change = compare_one(before, after)
-    assert (change.verdict, change.has_significant_loss, change.has_mostly_losses) == (
-        "worse",
-        False,
-        True,
-    )
-    assert change.difference.gain > 0
-
-
-def test_a_few_large_losses_among_many_small_gains_are_worse_by_the_mean_alone() -> None:
-    before = dict.fromkeys((f"q{number}" for number in range(60)), 0.9)
-    after = {
-        id_: 0.0 if number < 12 else 0.91 if number < 26 else 0.9
-        for number, id_ in enumerate(before)
-    }
-    change = compare_one(before, after)
-    assert (change.verdict, change.has_significant_loss, change.has_mostly_losses) == (
-        "worse",
-        True,
-        False,
-    )
-
-
-def test_a_gain_and_what_may_be_chance_are_not_worse() -> None:
-    for worse, better in ((0, 20), (8, 5), (3, 0)):
-        assert compare_one(*shifted(worse, better)).verdict == "not worse"
-
-
-def test_with_few_questions_what_is_not_found_worse_is_inconclusive() -> None:
-    assert compare_one(*shifted(3, 1, of=8)).verdict == "inconclusive"
-    assert compare_one(*shifted(0, 0, of=FEW - 1)).verdict == "inconclusive"
-    assert compare_one(*shifted(0, 0, of=FEW)).verdict == "not worse"
-    assert compare_one(*shifted(8, 0, of=8)).verdict == "worse"
+def test_the_mean_and_the_number_of_questions_are_tested() -> None:
+    before = dict.fromkeys((f"q{number}" for number in range(100)), 0.5)
+    pairs = enumerate(before)
+    many = {id_: 0.45 if n < 40 else 1.0 if n < 45 else 0.5 for n, id_ in pairs}
+    by_number = compare_one(before, many)
+    assert (by_number.verdict, by_number.difference.gain > 0) == ("worse", True)
+    large = {id_: 0.0 if n < 12 else 0.51 if n < 26 else 0.5 for n, id_ in enumerate(before)}
+    by_mean = compare_one(before, large)
+    assert (by_mean.verdict, by_mean.worse_count < by_mean.better_count) == ("worse", True)
 
 
 def test_a_fixed_bound_allows_exactly_that_loss_of_the_mean() -> None:
@@ -120,9 +96,8 @@ def test_both_tests_of_every_system_that_changed_are_corrected_for_and_no_other(
         {f"system {number}": values for number in range(5)} for values in (before, after)
     )
     alone = compare_one(before, after)
-    beside_still = measure_changes({"rules": before, **still}, {"rules": after, **still})[0]
-    beside_moved = measure_changes({"rules": before, **still}, {"rules": after, **moved})[0]
-    assert alone.sign_p == pytest.approx(2 * compute_sign_test_p_value(1, 9), rel=0.05)
+    beside_still = measure_changes({"rules": before, **still}, {"rules": after, **still}, WORSE)[0]
+    beside_moved = measure_changes({"rules": before, **still}, {"rules": after, **moved}, WORSE)[0]
     assert beside_still == alone
     assert beside_moved.sign_p == pytest.approx(6 * alone.sign_p, rel=0.05)
     assert (alone.verdict, beside_moved.verdict) == ("worse", "not worse")
@@ -137,93 +112,39 @@ def test_a_question_that_failed_counts_as_0_on_its_side() -> None:
     assert change.after == pytest.approx(0.44)
 
 
-@settings(max_examples=40, deadline=None)
-@given(runs, seeds)
-def test_equal_runs_are_never_worse(pairs: dict[str, tuple[float, float]], seed: int) -> None:
-    before = {id_: value for id_, (value, _) in pairs.items()}
-    change = compare_one(before, dict(before), seed=seed)
-    assert change.verdict == ("not worse" if len(before) >= FEW else "inconclusive")
-    assert (change.worse_count, change.better_count, change.difference.p_holm, change.sign_p) == (
-        0,
-        0,
-        1.0,
-        1.0,
-    )
-
-
-@settings(max_examples=40, deadline=None)
-@given(runs, seeds)
-def test_the_way_back_is_the_way_there_with_its_signs_turned(
-    pairs: dict[str, tuple[float, float]], seed: int
+@settings(max_examples=30, deadline=None)
+@given(runs, seeds, st.randoms(use_true_random=False))
+def test_equal_runs_better_ones_and_other_orders_are_never_worse(
+    pairs: dict[str, tuple[float, float]], seed: int, chance: Any
 ) -> None:
     before, after = ({id_: pair[side] for id_, pair in pairs.items()} for side in (0, 1))
+    same = compare_one(before, dict(before), seed=seed)
+    assert same.verdict == ("not worse" if len(before) >= FEW else "inconclusive")
+    assert (same.worse_count, same.difference.p_holm, same.sign_p) == (0, 1.0, 1.0)
+    best = {id_: max(pair) for id_, pair in pairs.items()}
+    assert compare_one(before, best, seed=seed).verdict != "worse"
     there, back = compare_one(before, after, seed=seed), compare_one(after, before, seed=seed)
-    assert (there.worse_count, there.better_count) == (back.better_count, back.worse_count)
     assert there.sign_p == back.sign_p
     assert there.difference.gain == pytest.approx(-back.difference.gain, abs=1e-12)
-    assert (there.difference.low, there.difference.high) == pytest.approx(
-        (-back.difference.high, -back.difference.low), abs=1e-9
-    )
-    assert there.difference.p_holm == pytest.approx(back.difference.p_holm, abs=0.02)
-    assert not (
-        there.verdict == back.verdict == "worse"
-        and there.has_significant_loss
-        and back.has_significant_loss
-    )
-
-
-@settings(max_examples=40, deadline=None)
-@given(runs, st.randoms(use_true_random=False))
-def test_the_order_of_the_questions_has_no_influence(
-    pairs: dict[str, tuple[float, float]], chance: Any
-) -> None:
-    before, after = ({id_: pair[side] for id_, pair in pairs.items()} for side in (0, 1))
     ids = list(pairs)
     chance.shuffle(ids)
-    mixed = compare_one(
-        {id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in reversed(ids)}
-    )
+    mixed = compare_one({id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in ids[::-1]})
     assert mixed == compare_one(before, after)
-    assert mixed.worst() == compare_one(before, after).worst()
-
-
-@settings(max_examples=20, deadline=None)
-@given(runs)
-def test_better_everywhere_is_never_worse(pairs: dict[str, tuple[float, float]]) -> None:
-    before = {id_: min(pair) for id_, pair in pairs.items()}
-    after = {id_: max(pair) for id_, pair in pairs.items()}
-    assert compare_one(before, after).verdict != "worse"
-
-
-# --- what is written after --fail-if --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_measure_may_have_a_bound_however_it_is_written(measure: str) -> None:
     for text in (f"{measure} -0.02", f" {measure.lower()}   -2e-2 ", f"{measure.upper()} -.02"):
         assert (Rule.parse(text).measure, Rule.parse(text).bound) == (measure, -0.02)
-    assert Rule.parse(" Worse ") == Rule()
+    assert Rule.parse(" Worse ") == WORSE
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "--fail-if must be worse, or a measure and a change"),
-        ("better", "not 'better'. The measures are nDCG@10, R@10, MRR@10, P@5, AP"),
-        ("ndcg@5 -0.01", "not 'ndcg@5 -0.01'"),
-        ("ndcg@10", "must have a change from -1 to 0 after the measure"),
-        ("ndcg@10 0.01", "must have a change from -1 to 0"),
-        ("ndcg@10 -5", "must have a change from -1 to 0"),
-        ("ndcg@10 -1 %", "must have a change from -1 to 0"),
-        ("ndcg@10 nan", "must have a change from -1 to 0"),
-        ("worse -0.01", "--fail-if must be worse"),
-    ],
-)
-def test_what_is_no_rule_is_refused_with_one_that_is(text: str, said: str) -> None:
-    with pytest.raises(ConfigError) as raised:
+    "text", ["", "better", "ndcg@5 -0.01", "ndcg@10", "ndcg@10 0.01", "ndcg@10 -5", "ndcg@10 nan", "worse -0.01"]
+)  # fmt: skip
+def test_what_is_no_rule_is_refused_with_one_that_is(text: str) -> None:
+    with pytest.raises(ConfigError, match=r'--fail-if must be worse, .* "nDCG@10 -0\.01" .* AP'):
         Rule.parse(text)
-    assert said in str(raised.value)
-    assert "-0.01" in str(raised.value)
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -249,48 +170,23 @@ def test_a_baseline_is_read_from_what_a_comparison_writes(tmp_path: Path) -> Non
         file.write_text(json.dumps(plain(model="m")), encoding=encoding)
         read = Baseline.read(file)
         assert read.values[PRIMARY] == {"off": {"a": 0.5, "b": 0.5}, "rules": {"a": 0.6, "b": 0.5}}
-        assert (read.fingerprints, read.model, read.version) == (DATA.fingerprints, "m", "0.1.0")
-
-
-Break = Callable[[Path], object]
+        assert (read.fingerprints, read.model) == (DATA.fingerprints, "m")
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda file: None, "cannot be read: No such file"),
-        (lambda file: file.mkdir(), "cannot be read: Is a directory"),
-        (lambda file: file.write_text(""), "is no JSON, or was cut"),
         (lambda file: file.write_text(json.dumps(plain())[:-40]), "is no JSON, or was cut"),
         (lambda file: file.write_bytes(b"\xff\xfe\xfa"), "is not UTF-8"),
         (lambda file: file.write_text("[" * 100_000), "is no JSON, or was cut"),
         (lambda file: file.write_text("[]"), "must hold what qtm bench --json prints"),
-        (lambda file: file.write_text('"text"'), "must hold what qtm bench --json prints"),
-        (lambda file: file.write_text('{"systems": []}'), "must hold what qtm bench --json prints"),
-        (
-            lambda file: file.write_text(json.dumps({"systems": [{"name": "off", "means": {}}]})),
-            "must hold what",
-        ),
         (lambda file: file.write_text(json.dumps(plain(systems=None))), "must hold what qtm bench"),
-        (
-            lambda file: file.write_text(json.dumps(plain(systems=plain()["systems"] * 2))),
-            "must hold what qtm bench",
-        ),
-        (
-            lambda file: file.write_text(json.dumps(plain(fingerprints={"questions": 1}))),
-            "must hold what qtm bench",
-        ),
         (lambda file: file.write_text(json.dumps(plain(systems=[]))), "must hold judged questions"),
-        (
-            lambda file: file.write_text(
-                json.dumps(plain(systems=[{"name": "off", "perQuery": {PRIMARY: {}}}]))
-            ),
-            "must hold judged questions",
-        ),
     ],
 )
 def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(
-    tmp_path: Path, make: Break, said: str
+    tmp_path: Path, make: Callable[[Path], object], said: str
 ) -> None:
     file = tmp_path / "base.json"
     make(file)
@@ -299,101 +195,39 @@ def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(
     assert said in str(raised.value)
     assert str(file) in str(raised.value)
     assert "qtm bench ... --json > base.json" in str(raised.value)
-    assert raised.value.path == "--baseline"
 
 
-@pytest.mark.parametrize(
-    "value", [True, "0.5", None, -0.1, 1.5, float("nan"), float("inf"), [], {}]
-)
+@pytest.mark.parametrize("value", [True, "0.5", None, -0.1, 1.5, float("nan"), []])
 def test_a_value_that_no_measure_has_is_refused(value: Any) -> None:
+    systems = [{"name": "off", "perQuery": {PRIMARY: {"a": value}}}]
     with pytest.raises(ConfigError, match="must hold what qtm bench --json prints"):
-        Baseline.from_report(
-            plain(systems=[{"name": "off", "perQuery": {PRIMARY: {"a": value}}}]), "base.json"
-        )
-
-
-junk = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["systems", "name", "perQuery", PRIMARY, "a", "fingerprints", "version"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(junk)
-def test_any_json_is_a_baseline_or_refused(value: Any) -> None:
-    try:
-        found = Baseline.from_report(value, "base.json")
-    except ConfigError:
-        return
-    assert any(found.values[PRIMARY].values())
-
-
-def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> None:
-    turned = replace(
-        DATA,
-        passages=DATA.passages[::-1],
-        questions=DATA.questions[::-1],
-        qrels=dict(reversed(DATA.qrels.items())),
-    )
-    Baseline.from_report(plain(), "base.json").check_dataset(turned)
+        Baseline.from_report(plain(systems=systems), "base.json")
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (replace(DATA, passages=DATA.passages[:1]), "other passages,"),
-        (replace(DATA, passages=()), "other passages,"),
-        (
-            replace(DATA, questions=(Question("a", "Where?"), Question("b", "Why?"))),
-            "other questions,",
-        ),
         (replace(DATA, qrels={"a": {"p1": 2}, "b": {"p2": 1}}), "other judgements,"),
         (DATA.only({"a"}), "other questions and judgements,"),
     ],
 )
 def test_other_data_is_refused_and_named(data: Dataset, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as raised:
-        Baseline.from_report(plain(), "base.json").check_dataset(data)
-    assert "Use the same --function, --data" in str(raised.value)
-
-
-def test_that_no_system_is_in_both_is_refused() -> None:
     baseline = Baseline.from_report(plain(), "base.json")
-    baseline.check_systems(["mine", "rules"], Rule())
+    baseline.check_dataset(replace(DATA, questions=DATA.questions[::-1]))
+    with pytest.raises(ConfigError, match=f"{said}.* Use the same --function, --data"):
+        baseline.check_dataset(data)
+
+
+def test_a_baseline_without_the_system_the_measure_or_with_other_questions_is_refused() -> None:
+    baseline = Baseline.from_report(plain(), "base.json")
     with pytest.raises(ConfigError, match="must hold one of the systems mine, not off and rules"):
-        baseline.check_systems(["mine"], Rule())
-
-
-def test_a_measure_that_was_not_taken_is_refused() -> None:
-    baseline, rule = Baseline.from_report(plain(), "base.json"), Rule.parse("r@10 -0.1")
+        baseline.check_systems(["mine"], WORSE)
     with pytest.raises(ConfigError, match="has no R@10; write it with"):
-        baseline.check_systems(["off"], rule)
-
-
-def test_questions_that_this_run_does_not_have_are_refused_and_not_taken_for_failed_ones() -> None:
+        baseline.check_systems(["off"], Rule.parse("r@10 -0.1"))
     found = comparison(score("rules", many(0.1)))
-    report = found.to_dict()
-    report["systems"][0]["perQuery"][PRIMARY]["invented"] = 1.0
-    baseline = Baseline.from_report(report, "base.json")
-    with pytest.raises(ConfigError, match=r"has 1 question that this run does not .*'invented'"):
-        compare_with_baseline(baseline, found)
-    failed = replace(found, asked=frozenset({*many(0.1), "invented"}))
-    assert compare_with_baseline(baseline, failed).question_count == 41
-
-
-def test_a_file_that_has_no_end_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be read: it is not a file"):
-        Baseline.read("/dev/zero")
+    with pytest.raises(ConfigError, match=r"has 2 questions that this run does not .*'a'"):
+        compare_with_baseline(baseline, found, WORSE)
 
 
 # --- both together --------------------------------------------------------------------------------
@@ -410,61 +244,42 @@ def gate(before: Mapping[str, float], after: Mapping[str, float], **known: Any) 
     return compare_with_baseline(
         Baseline.from_report(old, "base.json"),
         replace(now, asked=frozenset({*before, *after})),
+        WORSE,
         model_name="b",
     )
 
 
 def test_the_systems_in_both_are_compared_and_the_others_named() -> None:
-    found = gate(many(0.2), many(0.1))
+    found = gate(many(0.2), many(0.1), model="a")
     assert [change.name for change in found.changes] == ["off", "rules"]
-    assert (found.verdict, found.missing, found.new, found.question_count) == (
-        "worse",
-        ("old",),
-        ("new",),
-        40,
-    )
+    assert (found.verdict, found.missing, found.new) == ("worse", ("old",), ("new",))
+    assert found.notes == ("The baseline was measured with the model a, this run with b.",)
     told = found.to_dict()
     assert json.loads(json.dumps(told)) == told
     assert told["systems"][1]["worst"][0] == {"id": "q0", "gain": pytest.approx(-0.1)}
 
 
-def test_another_version_model_or_settings_are_told_and_compared() -> None:
-    found = gate(many(0.2), many(0.2), version="0.0.1", model="a", settingsHash={"rules": "x"})
-    assert found.verdict == "not worse"
-    assert "The baseline is from qtmiddleware 0.0.1, this run from 0.1.0." in found.notes
-    assert "The baseline was measured with the model a, this run with b." in found.notes
-
-
-def test_settings_that_changed_are_told() -> None:
-    old = Baseline.from_report(
-        {**comparison(score("rules", many(0.1))).to_dict(), "settingsHash": {"rules": "x"}},
-        "b.json",
-    )
-    new = replace(comparison(score("rules", many(0.1))), settings={"off": "r", "rules": "y"})
-    assert compare_with_baseline(old, new).notes == ("The settings of rules changed.",)
-
-
 def test_questions_that_failed_are_told() -> None:
     found = gate(many(0.2), many(0.2, 38))
-    assert "In this run, 2 questions failed. A question that failed counts as 0." in found.notes
+    assert found.notes == ("In this run, 2 questions failed. A question that failed counts as 0.",)
     assert found.headline.startswith("Found no loss that is more than chance.")
 
 
 @pytest.mark.parametrize(
     ("worse", "better", "of", "rule", "said"),
     [
-        (20, 2, 100, None, "Retrieval got worse with “rules”."),
-        (3, 1, 8, None, "8 questions are too few to tell whether retrieval got worse."),
+        (20, 2, 100, "worse", "Retrieval got worse with “rules”."),
+        (3, 1, 8, "worse", "8 questions are too few to tell whether retrieval got worse."),
         (4, 0, 100, "ndcg@10 -0.01", "No system lost more than the allowed 1.0 points."),
         (5, 0, 100, "ndcg@10 -0.01", "This is more than the allowed loss of 1.0 points."),
-        (0, 20, 100, None, "This is more than chance."),
-        (3, 3, 100, None, "A loss of up to 1.2 points with “rules” cannot be ruled out."),
-        (9, 1, 100, None, "of 100 questions, 9 got worse and 1 got better."),
+        (0, 20, 100, "worse", "This is more than chance."),
+        (3, 3, 100, "worse", "A loss of up to 1.2 points with “rules” cannot be ruled out."),
+        (9, 1, 100, "worse", "of 100 questions, 9 got worse and 1 got better."),
     ],
 )
 def test_the_sentences_say_how_much_changed_and_whether_that_may_be_chance(
-    worse: int, better: int, of: int, rule: str | None, said: str
+    worse: int, better: int, of: int, rule: str, said: str
 ) -> None:
-    parsed = Rule() if rule is None else Rule.parse(rule)
+    parsed = Rule.parse(rule)
     change = compare_one(*shifted(worse, better, of=of), parsed)
     assert said in " ".join(GateResult("base.json", parsed, (change,)).sentences)

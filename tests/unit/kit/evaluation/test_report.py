@@ -14,7 +14,6 @@ import pytest
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.evaluation import (
     Difference,
-    PerQuery,
     Run,
     SideBySide,
     figures,
@@ -22,13 +21,13 @@ from qtmiddleware.kit.evaluation import (
     report_ranking,
     verdict,
 )
-from qtmiddleware.kit.evaluation.gate import Baseline, compare_with_baseline
+from qtmiddleware.kit.evaluation.gate import Baseline, Rule, compare_with_baseline
 from qtmiddleware.kit.evaluation.report import escape_text, headings, rows
 from qtmiddleware.types import Message
 from tests.support.judging_world import ranked_side_by_side
 from tests.support.report_world import comparison, data, run, score, several
 
-RULES = "The right passage comes first for 2 of 4 questions instead of 0; 1 of 4 gets worse. “rules” gains 5.0 points"
+RULES = "The right passage comes first for 2 of 4 questions instead of 0; 1 gets worse. “rules” gains 5.0 points"
 GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
 MARKUP = "<script>hacked = 1</script>|`*_[x](http://a.b)\u202e\x1b[31m"
 
@@ -40,73 +39,45 @@ def paid(gains: Mapping[str, float], cost: float | None, calls: int = 1) -> dict
 # --- the verdict ----------------------------------------------------------------------------------
 
 
-def test_the_verdict_names_the_best_its_price_what_is_free_and_what_may_be_as_good() -> None:
+def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     runs = paid(GAINS, 0.0005)
     best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
     assert verdict(comparison(best, score("rules", GAINS))) == (
         "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
-        "“combined” gains 20.0 points of nDCG@10 over “off” (95% interval +18.0 to +22.0). It adds 1.2 s (median) "
-        "and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
-        "Without a model, “rules” gains +5.0 [+3.0, +7.0]. "
-        "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance (p = .25)."
+        "“combined” gains 20.0 points of nDCG@10 (95% interval +18.0 to +22.0) over “off”. It adds "
+        "1.2 s (median) and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
+        "Without a model, “rules” gains +5.0 [+3.0, +7.0]."
     )
+    said = verdict(comparison(score("rules", GAINS)))
+    assert said.startswith(RULES)
+    assert said.endswith("It adds 0.2 ms (median) and calls no model.")
 
 
 def test_what_is_gained_further_down_is_told_where_no_more_questions_have_it_first() -> None:
     below = {"q1": 0.05, "q2": 0.05, "q3": -0.02, "q4": 0.0}
     assert verdict(comparison(score("rules", below))).startswith(
-        "2 of 4 questions get better and 1 gets worse; "
-        "the right passage comes first for 0, as before. “rules” gains 2.0"
+        "2 of 4 questions get better and 1 gets worse. “rules” gains 2.0"
     )
-    found = comparison(score("rules", {"q1": 0.05, "q2": 0.0}))
-    base = replace(found["off"], per_query=PerQuery({"MRR@10": {"q1": 1.0, "q2": 0.5}}))
-    assert "none gets worse; the right passage comes first for 0 instead of 1." in verdict(
-        replace(found, systems=(base, *found.challengers))
-    )
-
-
-def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
-    best = dict.fromkeys(GAINS, 0.2)
-    for calls, said in ((1, "makes 6.00 searches and calls"), (0, "6.00 searches per question")):
-        runs = {question: run(question, searches=6, calls=calls) for question in GAINS}
-        assert said in verdict(comparison(score("all", best, runs=runs)))
-
-
-def test_a_cheaper_system_that_may_be_as_good_is_named_before_the_second_best() -> None:
-    gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
-    slightly = {id_: gain + (-1) ** at * 0.1 for at, (id_, gain) in enumerate(gains.items())}
-    best = score("all", {id_: gain + 0.01 for id_, gain in gains.items()}, runs=paid(gains, 4e-4))
-    second = score("dear", dict(gains), runs=paid(gains, 5e-4))
-    cheap = score("cheap", slightly, runs=paid(gains, 4e-5))
-    assert verdict(comparison(best, second, cheap)).endswith(
-        "“cheap” ($0.040) may be as good: the 1.0 points between them [-2.3, +4.3] may be chance."
-    )
-    same = score("hyde", dict(gains), runs=paid(gains, 1e-4))
-    twin = score("all", dict(gains), runs=paid(gains, 2e-4))
-    assert verdict(comparison(same, twin)).endswith("“all” ($0.20) does as well.")
 
 
 def test_what_may_be_chance_does_not_win_and_the_reason_is_told_beside_an_interval_above_0() -> (
     None
 ):
     lucky = score("lucky", dict.fromkeys(GAINS, 0.4), is_significant=False)
-    assert verdict(comparison(lucky, score("rules", GAINS))).startswith(RULES)
+    broken = replace(score("combined", dict.fromkeys(GAINS, 0.4)), degraded=len(GAINS))
+    assert verdict(comparison(lucky, broken, score("rules", GAINS))).startswith(RULES)
     chance = Difference(0.05, 0.03, 0.07, 0.09, 0.18, tests=2)
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     found = comparison(replace(score("lucky", GAINS), difference=chance), worse)
     assert verdict(found) == (
-        "No system is clearly better than “off”, which has the right passage first for 0 of 4 questions. On these 4 "
-        "questions the largest gain, 5.0 points of nDCG@10 by “lucky” (95% interval +3.0 to +7.0), may be chance "
-        "(p = .18 after correction for 2 comparisons), and “worse” is significantly worse. With so few questions, "
-        "only a large difference can be seen."
+        "No system is clearly better than “off”, which has the right passage first for 0 of 4 "
+        "questions. The largest gain, 5.0 points of nDCG@10 (95% interval +3.0 to +7.0) by “lucky”, "
+        "may be chance (p = .18 after correction for 2 comparisons). Significantly worse: “worse”. "
+        "With so few questions, only a large difference can be seen."
     )
     below = replace(score("lucky", GAINS), difference=replace(chance, low=-0.01))
-    assert "to +7.0), may be chance. With" in verdict(comparison(below))
-
-
-def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
-    broken = replace(score("combined", dict.fromkeys(GAINS, 0.4)), degraded=len(GAINS))
-    assert verdict(comparison(broken, score("rules", GAINS))).startswith(RULES)
+    assert "by “lucky”, may be chance. With" in verdict(comparison(below))
+    assert "No system gained anything." in verdict(comparison())
 
 
 def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
@@ -117,29 +88,18 @@ def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chan
     assert "unknown price. No system gains without a model." in verdict(comparison(best, worse))
 
 
-def test_the_verdict_knows_when_there_is_nothing_to_tell() -> None:
-    equal = dict.fromkeys(GAINS, 0.0)
-    same = comparison(score("same", equal), score("too", equal))
-    assert "no system gained anything" in verdict(same)
-    assert verdict(comparison()) == (
-        "“off” has the right passage first for 0 of 1 question. "
-        "Only the baseline was measured, so there is nothing to compare it with."
-    )
-
-
 # --- figures --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("format_", "number", "text"),
     [
-        (figures.format_points, 0.1234, "+12.3"), (figures.format_points, -0.0001, "0.0"), (figures.format_points, None, "–"),
-        (figures.format_measure, 0.71249, "0.712"), (figures.format_measure, float("nan"), "–"),
+        (figures.format_points, 0.1234, "+12.3"), (figures.format_points, -0.0001, "0.0"),
+        (figures.format_number, None, "–"), (figures.format_number, float("nan"), "–"), (figures.format_number, 1204.5, "1,204.50"),
         (figures.format_share, 0.001, "<1%"), (figures.format_share, 0.999, ">99%"), (figures.format_share, 0.25, "25%"),
         (figures.format_milliseconds, 0.42, "0.4"), (figures.format_milliseconds, 1240.0, "1,240"),
         (figures.format_duration, 999.6, "1.0 s"), (figures.format_duration, 310.0, "310 ms"),
-        (figures.format_dollars, 0.00411, "$0.0041"), (figures.format_dollars, 1204.0, "$1,204.00"),
-        (figures.format_dollars, 1e-9, "<$0.00001"), (figures.format_p, 0.18, "p = .18"), (figures.format_p, 1e-5, "p < .001"),
+        (figures.format_dollars, 0.00411, "$0.0041"), (figures.format_dollars, 1204.0, "$1,204.00"), (figures.format_dollars, 1e-9, "<$0.00001"),
     ],
 )  # fmt: skip
 def test_numbers_are_written_for_people(format_: object, number: object, text: str) -> None:
@@ -180,10 +140,6 @@ def test_a_report_shows_the_questions_that_got_worse_most_with_what_was_found_an
         "corrected for 1 comparison after Holm.",
     ):
         assert said.replace("_", "\\_") in text or said in text, said
-    assert (
-        text
-        in report_comparison(found, data(found, history=[Message("user", "Hello?")])).to_markdown()
-    )
     # Without the data set there are no texts but the searched ones.
     assert "what about q1?" in report_comparison(found).to_markdown()
 
@@ -192,7 +148,7 @@ def test_the_comparison_with_a_baseline_comes_first_and_names_what_lost_most() -
     before, after = ({f"q{n}": gain for n in range(40)} for gain in (0.2, 0.1))
     old = Baseline.from_report(comparison(score("rules", before)).to_dict(), "base.json")
     found = comparison(score("rules", after))
-    report = report_comparison(found, gate=compare_with_baseline(old, found))
+    report = report_comparison(found, gate=compare_with_baseline(old, found, Rule()))
     assert report.headline == "Retrieval got worse with “rules”."
     text = report.to_markdown()
     assert "went from 0.700 to 0.600, by -10.0" in text
@@ -202,7 +158,7 @@ def test_the_comparison_with_a_baseline_comes_first_and_names_what_lost_most() -
 def test_a_ranking_is_reported_with_answers_marks_and_reasons() -> None:
     side = ranked_side_by_side()
     report = report_ranking(side)
-    assert report.headline.startswith("“rewrite” gives the best answer to 6 of 6 questions, “off”")
+    assert report.headline == "Ranked by judge-1 on 6 questions: rewrite > off = rules."
     text = report.to_markdown()
     for said in ("## How the systems rank", "before off", "Ideal answer:", "+ full", "Reasons:"):
         assert said in text

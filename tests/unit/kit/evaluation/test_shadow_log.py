@@ -64,13 +64,12 @@ def test_the_figures_are_shares_of_the_questions_and_means_per_question(tmp_path
     assert "Who?" not in repr(report)
 
 
-def test_the_headline_fits_any_number_of_changes(tmp_path: Path) -> None:
+def test_the_headline_says_whether_another_passage_would_come_first(tmp_path: Path) -> None:
     for ours, said in (
         ("abc", "The first passage would stay the same for 1 question; 1 would get the same"),
-        ("acb", "The first passage would stay the same for 1 question; none would get the same"),
         ("bac", "Another passage would come first for 1 of 1 question; none would get the same"),
     ):
-        assert read(tmp_path, record("abc", ours)).headline.startswith(said)
+        assert read(tmp_path, record("abc", ours)).sentences[0].startswith(said)
 
 
 def test_examples_are_the_questions_whose_lists_differ_most(tmp_path: Path) -> None:
@@ -115,7 +114,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.jsonl", tmp_path):
         with pytest.raises(ConfigError, match="cannot be read"):
             read_shadow_log(path)
-    assert read(tmp_path).to_dict() == {"questions": 0, "dropped": 0, "unreadable": 0}
+    assert read(tmp_path).to_dict()["questions"] == 0
 
 
 @given(st.binary(max_size=200))
