@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
-from benchmarks.quality.sets import KEPT, MODEL, Prepared, Source, records
+from benchmarks.quality.sets import KEPT, MODEL, CachedEmbedder, Prepared, Source, records
 from benchmarks.quality.small import ALWAYS, FOLDER
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, Dataset
 from qtmiddleware.kit.evaluation.bench import open_index
-from qtmiddleware.kit.evaluation.caches import CachedEmbedder
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.protocols import Embedder
 

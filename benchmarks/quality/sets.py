@@ -108,20 +108,20 @@ def prepared(source: Source, name: str) -> Iterator[Prepared]:
 def prepared_with(data: Dataset, name: str, model: LanguageModel) -> Iterator[Prepared]:
     """The data set with any model; what is embedded is kept, and so is the index."""
     with (
-        closing(KeptVectors(find_embedder(MODEL), KEPT / "vectors.sqlite")) as embedder,
+        closing(CachedEmbedder(find_embedder(MODEL), KEPT / "vectors.sqlite")) as embedder,
         open_index(data, KEPT, embedder) as store,
     ):
         yield Prepared(name, data, store, embedder, model)
 
 
-class KeptVectors:
+class CachedEmbedder:
     """An embedder that embeds each text once, as the same texts are searched by many systems and runs."""
 
     def __init__(self, inner: Embedder, file: Path) -> None:
         self.name, self.dimension, self._inner = inner.name, inner.dimension, inner
-        KEPT.mkdir(parents=True, exist_ok=True)
-        self._kept = sqlite3.connect(file, check_same_thread=False)
-        self._kept.execute(
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = sqlite3.connect(file, check_same_thread=False)
+        self._file.execute(
             "CREATE TABLE IF NOT EXISTS vectors (text TEXT PRIMARY KEY, vector BLOB)"
         )
 
@@ -131,17 +131,21 @@ class KeptVectors:
         missing = [text for text, vector in known.items() if not vector]
         if missing:
             known |= zip(missing, self._inner.embed(missing), strict=True)
-            rows = [(text, array("d", known[text]).tobytes()) for text in missing]
-            with self._kept:
-                self._kept.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+            rows = [(self._key(text), array("d", known[text]).tobytes()) for text in missing]
+            with self._file:
+                self._file.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
         return [known[text] for text in texts]
 
     def close(self) -> None:
         """The file is closed."""
-        self._kept.close()
+        self._file.close()
+
+    def _key(self, text: str) -> str:
+        return f"{self.name} {self.dimension} {text}"
 
     def _look_up(self, text: str) -> list[float]:
-        row = self._kept.execute("SELECT vector FROM vectors WHERE text = ?", (text,)).fetchone()
+        statement = "SELECT vector FROM vectors WHERE text = ?"
+        row = self._file.execute(statement, (self._key(text),)).fetchone()
         return [] if row is None else array("d", row[0]).tolist()
 
 

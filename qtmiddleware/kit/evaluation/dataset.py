@@ -563,7 +563,7 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
             for number, raw in enumerate(file, 1):
                 with name_line_in_errors(path, number):
                     # Windows programs may begin a file with a byte order mark.
-                    text = off.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
                 if text.strip():
                     yield number, text
     except OSError as error:
