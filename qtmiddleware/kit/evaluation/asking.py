@@ -34,7 +34,11 @@ class Task:
     rules: tuple[str, ...]
     fields: tuple[ReplyField, ...]
 
-    def build_prompt(self, material: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Prompt:
+    def build_prompt(
+        self,
+        material: Mapping[str, Any],
+        max_tokens: int = MAX_TOKENS,
+    ) -> Prompt:
         """Return a prompt whose user message is *material* as JSON."""
         user = format_json_message(material)
         keys = (f'- "{field.name}" (string): {field.description}' for field in self.fields)
@@ -66,7 +70,10 @@ class PromptRunner:
         self._performer = ModelOnly(model)
         self._timeout = timeout
 
-    def run_prompts(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
+    def run_prompts(
+        self,
+        prompts: Sequence[Prompt],
+    ) -> list[Reply | ModelError]:
         """Ask all *prompts* at the same time, and return the reply to each, or the error.
 
         Errors of the setup, such as a missing package, are raised.

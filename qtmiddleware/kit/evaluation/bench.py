@@ -317,7 +317,11 @@ def _open_recording(
 
 
 @contextmanager
-def _open_model(settings: Options, client: Any, cache: Path) -> Iterator[LanguageModel]:
+def _open_model(
+    settings: Options,
+    client: Any,
+    cache: Path,
+) -> Iterator[LanguageModel]:
     """Yield the model, with a cache of its replies."""
     model = make_language_model(client, settings)
     addresses = [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]

@@ -30,7 +30,13 @@ class CachedModel:
     fails later, a warning is logged, and the reply is not kept. Truncated replies are not kept.
     """
 
-    def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
+    def __init__(
+        self,
+        inner: LanguageModel,
+        path: str | Path,
+        *,
+        options: str = "",
+    ) -> None:
         """Keep the replies of *inner*. *options* decide a reply beside the prompt.
 
         Raises `StoreError` if the file cannot be used as a cache.

@@ -490,7 +490,10 @@ def _score_system(
     )
 
 
-def _list_warnings(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
+def _list_warnings(
+    dataset: Dataset,
+    runs: Mapping[str, Mapping[str, Run]],
+) -> Iterator[str]:
     count = len(dataset.questions)
     if unanswerable := sum(not _has_relevant_passage(grades) for grades in dataset.qrels.values()):
         yield (

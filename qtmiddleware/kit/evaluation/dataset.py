@@ -261,7 +261,13 @@ class _Builder:
         if ids:
             _merge_grades(self.qrels.setdefault(question_id, {}), _parse_grades(ids, fields))
 
-    def _choose_id(self, text: str, fields: Mapping[str, Any], *, has_ids: bool) -> str:
+    def _choose_id(
+        self,
+        text: str,
+        fields: Mapping[str, Any],
+        *,
+        has_ids: bool,
+    ) -> str:
         own_id = _find(fields, _OWN_ID_NAMES)
         if own_id is None and "id" in fields:
             # In a table for `load_judged`, two questions may have the id of one passage.
@@ -351,7 +357,10 @@ def _merge_grades(known: dict[str, int], grades: Mapping[str, int]) -> None:
             raise ValueError(f"judges {passage!r} a second time, with another grade")
 
 
-def _parse_metadata(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_metadata(
+    record: Mapping[str, Any],
+    fields: Mapping[str, Any],
+) -> dict[str, Any]:
     metadata = _check_metadata(record)
     answer, day = _find(fields, _ANSWER_NAMES), fields.get("date")
     return {
@@ -497,7 +506,10 @@ def _find_list(whole: dict[str, Any]) -> list[Any]:
     return [whole]
 
 
-def _read_table(file: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _read_table(
+    file: Path,
+    text: str,
+) -> Iterator[tuple[str, dict[str, str]]]:
     header = next(filter(None, map(str.strip, text.splitlines())), "")
     separator = max(_SEPARATORS, key=header.count)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -572,7 +584,10 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def name_line_in_errors(path: Path, number: int) -> AbstractContextManager[None]:
+def name_line_in_errors(
+    path: Path,
+    number: int,
+) -> AbstractContextManager[None]:
     """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names the line."""
     return _name_place_in_errors(path, f"line {number}")
 

@@ -103,7 +103,11 @@ def shorten_start(text: str, max_length: int) -> str:
     return whole if len(whole) <= max_length else "…" + whole[1 - max_length :].lstrip()
 
 
-def to_json(instance: Any, *properties: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
+def to_json(
+    instance: Any,
+    *properties: str,
+    leave_out: Collection[str] = (),
+) -> dict[str, Any]:
     """Return a dataclass as a dict with camelCase keys, ready for JSON.
 
     The dict has the fields but for those in *leave_out*, and the *properties*.

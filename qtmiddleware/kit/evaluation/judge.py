@@ -357,7 +357,10 @@ def _rank_question(
     return RankedAnswers(question.id, _assign_ranks(ranked), tuple(reasons), is_flip)
 
 
-def build_ranking_prompt(question: Question, candidates: Sequence[str]) -> Prompt:
+def build_ranking_prompt(
+    question: Question,
+    candidates: Sequence[str],
+) -> Prompt:
     """Return the prompt to rank *candidates*, the answers to *question*, as A, B and so on."""
     letters = LETTERS[: len(candidates)]
     names = ", ".join(f'"{letter}"' for letter in letters)
@@ -390,7 +393,10 @@ def build_ranking_prompt(question: Question, candidates: Sequence[str]) -> Promp
     return task.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(candidates))
 
 
-def parse_opinion(reply: Reply | ModelError, order: Sequence[int]) -> tuple[list[Standing], str]:
+def parse_opinion(
+    reply: Reply | ModelError,
+    order: Sequence[int],
+) -> tuple[list[Standing], str]:
     """Return the judge's opinion of each answer, by the answers' own order, and its reason.
 
     *order* is the order in which the judge saw the answers. Raises `ModelError` if *reply* is an

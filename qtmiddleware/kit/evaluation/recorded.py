@@ -172,7 +172,10 @@ def _make_key(text: str, history: Iterable[Any]) -> tuple[str, ...]:
     return text, *(turn[:_TURN_CHARS] for turn in turns[-_TURNS:])
 
 
-def _keep_valid_values(values: Mapping[str, Any], fields: Iterable[ReplyField]) -> dict[str, Any]:
+def _keep_valid_values(
+    values: Mapping[str, Any],
+    fields: Iterable[ReplyField],
+) -> dict[str, Any]:
     """Return the *values* of *fields* that are valid. Long lists are cut."""
     kept: dict[str, Any] = {}
     for field in fields:
@@ -240,7 +243,11 @@ class RecordingModel:
             _log.warning(message, prompt.mode, self._path, why, event="reply_not_recorded")
         return reply
 
-    def _append_record(self, prompt: Prompt, answer: Mapping[str, Any]) -> None:
+    def _append_record(
+        self,
+        prompt: Prompt,
+        answer: Mapping[str, Any],
+    ) -> None:
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
         key = json.dumps([_normalise(prompt.query), history]).encode()
         query_id = hashlib.sha256(key).hexdigest()[:16]
@@ -258,7 +265,10 @@ class RecordingModel:
         self._written.add((query_id, prompt.mode))
 
 
-def load_recording(dataset: Dataset, path: Path) -> tuple[RecordedModel, Dataset]:
+def load_recording(
+    dataset: Dataset,
+    path: Path,
+) -> tuple[RecordedModel, Dataset]:
     """Return the recording at *path* as a model, and the questions of *dataset* that it contains.
 
     Raises `ConfigError` if the recording cannot be read, or has no question of *dataset*.

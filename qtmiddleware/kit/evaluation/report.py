@@ -506,7 +506,10 @@ def _load_template_and_style() -> tuple[jinja2.Template, str]:
     return environment.get_template("page.html.jinja"), _read_file("page.css")
 
 
-def build_environment(read_template: Callable[[str], str], extra_name: str) -> jinja2.Environment:
+def build_environment(
+    read_template: Callable[[str], str],
+    extra_name: str,
+) -> jinja2.Environment:
     """Return an environment that escapes every text.
 
     Raises `MissingExtra`, which names the extra *extra_name*, if jinja2 is not installed.

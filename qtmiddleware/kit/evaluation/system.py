@@ -54,7 +54,10 @@ class Run:
     error: Exception | None = None
 
 
-def run_of(retrieval: Retrieval, relevant_texts: Mapping[str, str] | None = None) -> Run:
+def run_of(
+    retrieval: Retrieval,
+    relevant_texts: Mapping[str, str] | None = None,
+) -> Run:
     """Return the result of *retrieval* for measuring.
 
     A passage whose text is one of *relevant_texts* has the id of that text. Raises `ConfigError` if

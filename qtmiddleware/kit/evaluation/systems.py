@@ -77,7 +77,9 @@ def asks_a_model(system_name: str) -> bool:
     return bool(chosen([system_name])[system_name]["transformationType"] != "none")
 
 
-def chosen(systems: str | Sequence[str] | Mapping[str, Settings]) -> dict[str, Settings]:
+def chosen(
+    systems: str | Sequence[str] | Mapping[str, Settings],
+) -> dict[str, Settings]:
     """Return the settings of ``off`` and of *systems*, each system once.
 
     Args:

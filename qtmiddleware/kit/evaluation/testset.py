@@ -239,7 +239,10 @@ def generate(
     return Generated(dataset, asked, dict(dropped.most_common()), runner.cost_usd)
 
 
-def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
+def _write_drafts(
+    passages: Sequence[Passage],
+    runner: PromptRunner,
+) -> list[_Draft]:
     """Let the model write a question about each passage, and check each of them."""
     drafts = [_Draft(passage) for passage in passages]
     prompts = [build_question_prompt(passage) for passage in passages]
@@ -338,7 +341,10 @@ def _find_relevant_ids(draft: _Draft, words: Mapping[str, str]) -> list[str]:
 # --- passages and files ---------------------------------------------------------------------------
 
 
-def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
+def passages_of(
+    paths: Sequence[Path],
+    settings: Settings,
+) -> tuple[Passage, ...]:
     """Return the passages of the documents at *paths*, with the ids that ``qtm ingest`` gives them.
 
     A document that cannot be read is skipped with a warning. Raises `ConfigError` if there are no
