@@ -97,11 +97,8 @@ def open_index(
 class FunctionSource:
     """Your own function, which is measured instead of an index.
 
-    Attributes:
-        fn: The function, wrapped or not. A wrapped function asks its own model.
-        name: Its name for messages, such as ``app:search``.
-        arguments: The arguments of every call, apart from the question.
-        options: Options for wrapping a plain function.
+    *name* is for messages, such as ``app:search``. *arguments* are those of every call, apart from
+    the question. *options* wrap a plain function. A wrapped function asks its own model.
     """
 
     fn: Any = field(repr=False)
@@ -119,12 +116,7 @@ class FunctionSource:
 class Bench:
     """A search and a data set, ready to be measured.
 
-    Attributes:
-        system: The search: an index, or your own function.
-        dataset: The judged questions.
-        notes: Notes for the report, such as the number of questions without a recorded reply.
-        has_model: Whether a model can be asked, or recorded replies can be replayed.
-        model: The model to ask in advance; ``None`` if your function asks its own model.
+    *model* is asked in advance; it is ``None`` if your function asks its own model.
     """
 
     system: System
@@ -156,12 +148,8 @@ class Bench:
     ) -> Comparison:
         """Measure each of *systems* on all questions, and compare them with the plain search.
 
-        Without a recording, the model is asked first, for several questions at a time, and the
-        replies are cached. The figures include the time of each reply.
-
-        Raises:
-            ModelError: The model does not answer.
-            Exception: Any exception that `compare.measure` raises.
+        Without a recording, the model is asked first, for several questions at a time. The figures
+        include the time of each reply. Raises `ModelError` if the model does not answer.
         """
         is_recorded = isinstance(self.model, RecordedModel)
         if self.has_model and self.model is not None and not is_recorded:
@@ -216,23 +204,17 @@ def open_bench(
     """Yield the bench that measures *data*, and close what was opened.
 
     Args:
-        data: A data set or its folder; for a function of your own, also a file of `load_judged`.
+        data: A data set or its folder; for a *function*, also a file of `load_judged`.
         settings: The settings that all systems share: the models, prices and fields of results.
-        function: Your own function, which the bench calls instead of searching an index.
+        function: Your own function, to call instead of searching an index.
         client: A model to ask instead of the language model of *settings*.
-        recordings: A file of recorded replies to use instead of asking the model. Only questions
-            with recorded replies are measured.
+        recordings: Recorded replies to use instead of a model. Other questions are not measured.
         record: A file to write the model's replies to.
         cache: The folder for the index and all replies. A second run reuses them.
         questions: The number of questions to measure, drawn with *seed*. Default: all questions.
         seed: The seed that draws the questions.
         progress: Receives the stage's name, the steps done and their total.
         check: Receives the data set with the questions to measure, before any passage is embedded.
-
-    Raises:
-        ConfigError: The data, the recording or an option cannot be used.
-        MissingExtra: A package is not installed.
-        WrapError: Your function cannot be wrapped.
     """
     is_wrapped = function is not None and function.is_wrapped
     _refuse_two_models(recordings, record, client, is_wrapped=is_wrapped)
@@ -300,7 +282,6 @@ def _refuse_two_models(
 def _open_recording(
     data: Dataset, path: Path, settings: Options
 ) -> tuple[RecordedModel, Dataset, list[str]]:
-    """Return a recording, its questions of *data*, and notes on them."""
     replayed, recorded = load_recording(data, path)
     name, llm = settings.transformation_model, settings.llm
     origin = (
@@ -322,7 +303,6 @@ def _open_model(
     client: Any,
     cache: Path,
 ) -> Iterator[LanguageModel]:
-    """Yield the model, with a cache of its replies."""
     model = make_language_model(client, settings)
     addresses = [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
     options = f"{settings.llm} {addresses}"

@@ -400,7 +400,6 @@ def _build_dataset(
 def _run_system(
     name: str, system: Callable[[Question], Run], dataset: Dataset, progress: Progress | None
 ) -> dict[str, Run]:
-    """Ask *system* every question of *dataset*, and return the results by question id."""
     runs: dict[str, Run] = {}
     judged = {id_ for grades in dataset.qrels.values() for id_ in grades}
     failed_in_a_row, total, has_judged = 0, len(dataset.questions), False
@@ -423,7 +422,6 @@ def _run_system(
 
 
 def _refuse_other_ids(runs: Mapping[str, Run], judged: set[str]) -> None:
-    """Raise `ConfigError` if *runs* have ids, because none of them is judged."""
     found = next((run.ids[0] for run in runs.values() if run.ids), None)
     if found is not None:
         raise ConfigError(

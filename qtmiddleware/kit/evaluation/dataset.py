@@ -212,8 +212,6 @@ def _load(path: str | Path, *, needs_judgements: bool) -> Dataset:
 
 
 class _Builder:
-    """Collects questions and judgements, and merges the rows of one question."""
-
     def __init__(self, *, needs_judgements: bool = False) -> None:
         self.questions: dict[str, Question] = {}
         self.qrels: dict[str, dict[str, int]] = {}
@@ -392,7 +390,6 @@ def _parse_history(record: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def _find_judgements(path: str | Path) -> tuple[Path, list[Path]]:
-    """Return the file or folder that *path* names, and the folder's files of judgements."""
     root = Path(path).expanduser()
     if root.parent.name == "qrels" and root.suffix == ".tsv":
         return root.parent.parent, [root]
@@ -458,7 +455,6 @@ def _parse_passage(record: Mapping[str, Any]) -> Passage:
 
 
 def _read_records(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each record of *file* with its place for messages, such as ``line 3``."""
     text = read_text(file)
     if file.suffix.lower() in TABLES:
         yield from _read_table(file, text)
@@ -484,7 +480,6 @@ def _read_records(file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _find_list(whole: dict[str, Any]) -> list[Any]:
-    """Return the list of records in a JSON file that is one object."""
     queries, right, corpus = map(whole.get, ("queries", "relevant_docs", "corpus"))
     if isinstance(queries, dict) and isinstance(right, dict):  # LlamaIndex
         texts = corpus if isinstance(corpus, dict) else {}

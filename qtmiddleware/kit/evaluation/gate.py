@@ -37,11 +37,8 @@ _HOW: Final = "write it with: qtm bench ... --json > base.json"
 class Rule:
     """When a system counts as worse than the baseline.
 
-    Attributes:
-        text: The rule as the user wrote it.
-        measure: The measure that is compared.
-        bound: The largest loss that is allowed, from -1 to 0. ``None``: a loss that is more than
-            chance is too much.
+    *bound* is the largest loss that is allowed, from -1 to 0. ``None``: a loss that is more than
+    chance is too much.
     """
 
     text: str = "worse"
@@ -72,14 +69,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The figures of an earlier run.
-
-    Attributes:
-        name: The name of the file.
-        values: The values of each measure, by system and question id.
-        fingerprints: The hashes of questions, judgements and passages.
-        model: The language model; ``None`` without one.
-    """
+    """The figures of an earlier run: the values of each measure, by system and question id."""
 
     name: str
     values: Mapping[str, Values] = field(repr=False)
@@ -149,17 +139,7 @@ def _read_value(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one system since the baseline.
-
-    Attributes:
-        name: The system's name.
-        before: The mean of the measure in the baseline.
-        after: The mean in this run.
-        difference: The mean change with its interval and p-values.
-        gains: The change of each question, by question id.
-        sign_p: The p-value of the sign test, after Holm's correction.
-        verdict: Whether the system got worse.
-    """
+    """The change of one system since the baseline. All p-values are corrected after Holm."""
 
     name: str
     before: float
@@ -243,13 +223,7 @@ def _decide(change: Change, rule: Rule) -> Verdict:
 class GateResult:
     """The comparison of a run with its baseline.
 
-    Attributes:
-        baseline: The name of the baseline's file.
-        rule: The rule that decides.
-        changes: The change of each system that is in both runs.
-        missing: The systems that are only in the baseline.
-        new: The systems that are only in this run.
-        notes: Sentences on what else changed.
+    *missing* and *new* are the systems that are only in the baseline, and only in this run.
     """
 
     baseline: str
@@ -366,7 +340,6 @@ def compare_with_baseline(
 def _list_changed_conditions(
     old_model: str | None, model: str | None, before: Values, after: Values
 ) -> Iterator[str]:
-    """Yield sentences on another model and on failures."""
     if None not in (old_model, model) and old_model != model:
         yield f"The baseline was measured with the model {old_model}, this run with {model}."
     systems = before.keys() & after.keys()

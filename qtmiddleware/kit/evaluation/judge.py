@@ -126,7 +126,6 @@ class Standing:
 
 
 def _average(standings: Sequence[Standing], system: str) -> Standing:
-    """Return the mean of several standings of one *system*."""
     scored = [standing.scores for standing in standings if standing.scores]
     return Standing(
         system,
@@ -145,14 +144,11 @@ def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswers:
-    """The ranking of the answers to one question.
+    """The ranking of the answers to one question; without standings if the judge failed.
 
-    Attributes:
-        question: The question's id.
-        standings: The systems, best first; empty if the judge failed.
-        reasons: The judge's reasons, one per order, each with the systems behind the letters.
-        is_flip: Whether another answer was best after the order was reversed.
-        error: Why there is no ranking; ``equal`` if all answers are the same.
+    *reasons* are the judge's, one per order, each with the systems behind the letters. *is_flip*
+    says that another answer was best after the order was reversed. *error* is ``equal`` if all
+    answers are the same.
     """
 
     question: str
@@ -171,12 +167,8 @@ class RankedAnswers:
 class RankedSystems:
     """The rankings of all questions.
 
-    Attributes:
-        judge: The name of the model that judged.
-        questions: The rankings by question.
-        skipped: The number of questions without a reference answer or without two answers.
-        cost_usd: The judge's price in US dollars; ``None`` if it is not known.
-        seed: The seed that drew the orders.
+    *skipped* counts the questions without a reference answer or without two answers. *cost_usd* is
+    the judge's price; ``None`` if it is not known.
     """
 
     judge: str
@@ -321,7 +313,6 @@ def rank(
 def _rank_question(
     question: Question, answers: Mapping[str, str], runner: PromptRunner, chance: Random
 ) -> RankedAnswers:
-    """Ask about *answers* in an order and in its reverse."""
     # Equal answers are shown once.
     texts = list(dict.fromkeys(answers.values()))
     if len(texts) == 1:

@@ -149,7 +149,6 @@ def _find_largest_gain(scores: Iterable[SystemScore]) -> SystemScore | None:
 
 
 def _describe(comparison: Comparison) -> tuple[str, str]:
-    """Return the headline and the details of the verdict."""
     best, base = find_winner(comparison), comparison[comparison.baseline]
     name, before = quote_name(base.name), count_relevant_first(base)
     count, total = comparison.questions, format_count(comparison.questions, "question")
@@ -182,7 +181,6 @@ def _describe_gain(score: SystemScore) -> str:
 
 
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
-    """Return sentences on the time and the price of *best*, and what is gained without a model."""
     remark = "" if comparison.counts_model_time else ", without the model’s own time"
     adds = f"It adds {figures.format_duration(best.added_ms.p50)} (median"
     if not best.llm_calls:
@@ -204,7 +202,6 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
 
 
 def _describe_gains_and_losses(comparison: Comparison) -> str:
-    """Return sentences on the largest gain and on losses if no system is clearly better."""
     best = _find_largest_gain(comparison.challengers)
     text = "No system gained anything."
     if best is not None and best.difference.gain > TOLERANCE:
@@ -247,16 +244,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """A report that can be written as Markdown or as a page. No text is escaped yet.
-
-    Attributes:
-        headline: The verdict.
-        details: The sentences below the verdict.
-        subject: The name of the data set or the judge.
-        notes: Sentences on what the figures do not show.
-        sections: The sections.
-        method: How the figures were measured.
-    """
+    """A report that can be written as Markdown or as a page. No text is escaped yet."""
 
     headline: str
     details: str
@@ -286,12 +274,9 @@ class Report:
 def report_comparison(
     comparison: Comparison, data: Dataset | None = None, gate: GateResult | None = None
 ) -> Report:
-    """Return a report on *comparison*.
+    """Return a report on *comparison*, and with *gate* on what changed since an earlier run.
 
-    Args:
-        comparison: The figures.
-        data: The texts of questions and passages, to show the questions that got worse.
-        gate: The comparison with an earlier run, which then comes first.
+    *data* has the texts of questions and passages, to show the questions that got worse.
     """
     headline, details = _describe(comparison)
     explained = "; ".join(f"{name}: {_COLUMNS[name][0]}" for name in headings(comparison)[1:])
@@ -339,7 +324,6 @@ def _build_gate_section(gate: GateResult) -> Section:
 def _build_worse_entry(
     comparison: Comparison, score: SystemScore, question_id: str, data: Dataset | None
 ) -> Entry:
-    """Return a question that got worse, with what was searched and found."""
     base = comparison[comparison.baseline]
     run, base_run = score.runs[question_id], base.runs[question_id]
     data = data or Dataset("", (), (), {})

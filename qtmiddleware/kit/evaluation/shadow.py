@@ -24,15 +24,10 @@ _LARGEST: Final = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ShadowQuestion:
-    """One question retrieved in shadow mode.
+    """One question retrieved in shadow mode, with the names of the passages in both lists.
 
-    Attributes:
-        query: The question.
-        plain: The names of the passages that the caller got: a title, id, URL or source.
-        ours: The names of the passages that qtmiddleware would have returned.
-        change: The difference between the lists: ``passages``, ``order`` or ``same``.
-        figures: The numbers of this question under the names of `ShadowReport.to_dict`. The cost is
-            ``None`` if the model's price is not known.
+    *change* is ``passages``, ``order`` or ``same``. *figures* are the numbers of this question by
+    the names of `ShadowReport.to_dict`. The cost is ``None`` if the model's price is not known.
     """
 
     query: str = field(repr=False)

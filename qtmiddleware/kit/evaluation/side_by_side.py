@@ -40,14 +40,10 @@ _PLAIN: Final[Settings] = {"answer": {"mode": "plain"}}
 
 @dataclass(frozen=True, slots=True)
 class SystemAnswer:
-    """The result of one system for one question.
+    """The result of one system for one question, and the seconds of the whole call.
 
-    Attributes:
-        system: The system's name.
-        retrieval: The passages; ``None`` if the search failed.
-        answer: The model's answer; ``None`` if no answer was asked for, or if the model failed.
-        error: The exception of the search or the model.
-        seconds: The time of the whole call, in seconds.
+    *retrieval* is ``None`` if the search failed. *answer* is ``None`` if no answer was asked for,
+    or if the model failed. *error* is the exception of the search or the model.
     """
 
     system: str

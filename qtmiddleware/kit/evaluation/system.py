@@ -101,7 +101,6 @@ def _fold(text: str) -> str:
 
 
 def _find_id(match: Match, wanted: Mapping[str, str]) -> str | None:
-    """Return the id of the judged passage that *match* is, or else its own id."""
     text = "" if match.id in wanted else _fold(match.text or "")
     for id_, judged in wanted.items():
         # An index may cut documents into smaller or larger passages than the judgements.
@@ -115,11 +114,8 @@ def _find_id(match: Match, wanted: Mapping[str, str]) -> str | None:
 class System:
     """A search with the settings of one system. Call it with a question to get a `Run`.
 
-    Attributes:
-        function: The wrapped function that searches.
-        configure: Returns a copy of the wrapped function with other settings.
-        arguments: The arguments of every call, apart from the question.
-        runner: Runs the function if it is asynchronous.
+    *function* is wrapped; *configure* returns a copy of it with other settings. *arguments* are
+    those of every call, apart from the question. *runner* runs an asynchronous function.
     """
 
     function: Any = field(repr=False)
@@ -173,14 +169,9 @@ def open_system(
 ) -> Iterator[System]:
     """Yield a system that searches with *fn*, wrapped or not.
 
-    Args:
-        fn: A retrieval function. A wrapped function, or the retriever of an index, keeps its own
-            settings where a system does not set others.
-        client: The model client for a plain *fn*.
-        config: The settings of a plain *fn*.
-        arguments: Other arguments of every call.
-        top_k: The number of passages to ask for, if *fn* has a parameter for it.
-        options: Options for wrapping a plain *fn*.
+    A wrapped function, or the retriever of an index, keeps its own settings where a system does not
+    set others. *client*, *config* and *options* are for a plain *fn*. *top_k* passages are asked
+    for, if *fn* has a parameter for it.
 
     Raises:
         ConfigError: *fn* is wrapped, and *client*, *config* or *options* is given.

@@ -138,14 +138,10 @@ metadata, `passage` is the passage it was made of and `answer` what that passage
 class Generated:
     """A synthetic data set, and figures on how it was generated.
 
-    Attributes:
-        dataset: The data set.
-        asked: The number of passages that were tried.
-        dropped: The number of passages whose question was dropped, by reason: that of a
-            `ModelError`, or ``unparsable``, ``nothing_to_ask``, ``copied``, ``unchecked`` (no
-            verdict), ``unanswerable``, ``unquoted`` or ``duplicate``.
-        cost_usd: The cost of all replies in US dollars, or ``None`` if the model's price is not
-            known.
+    *asked* counts the passages that were tried. *dropped* counts the questions that were dropped,
+    by reason: that of a `ModelError`, or ``unparsable``, ``nothing_to_ask``, ``copied``,
+    ``unchecked`` (no verdict), ``unanswerable``, ``unquoted`` or ``duplicate``. *cost_usd* is
+    ``None`` if the model's price is not known.
     """
 
     dataset: Dataset
@@ -243,7 +239,6 @@ def _write_drafts(
     passages: Sequence[Passage],
     runner: PromptRunner,
 ) -> list[_Draft]:
-    """Let the model write a question about each passage, and check each of them."""
     drafts = [_Draft(passage) for passage in passages]
     prompts = [build_question_prompt(passage) for passage in passages]
     for draft, reply in zip(drafts, runner.run_prompts(prompts), strict=True):
@@ -317,7 +312,6 @@ def find_check_fault(reply: Mapping[str, Any], passage_text: str) -> str:
 
 
 def _normalize_words(text: str) -> str:
-    """Return the folded words of *text*, with one space before, between and after them."""
     return f" {' '.join(split_terms(text))} "
 
 
@@ -328,7 +322,6 @@ def _split_quote(quote: Any) -> list[str]:
 
 
 def _find_relevant_ids(draft: _Draft, words: Mapping[str, str]) -> list[str]:
-    """Return the ids of the passages that contain the quote or equal the draft's passage."""
     parts = _split_quote(draft.quote)
     is_long = sum(len(part.split()) for part in parts) >= IDENTIFYING
     return [
