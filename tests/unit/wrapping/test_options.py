@@ -39,7 +39,7 @@ TAKERS: Final[dict[str, Callable[..., Any]]] = {
         ("transform", "historyy", "history"),
         ("compare", "topk", "top_k"),
         ("compare of a wrapped one", "argumens", "arguments"),
-        ("ask_systems", "refrence", "reference"),
+        ("ask_systems", "argumnts", "arguments"),
     ],
 )
 def test_the_nearest_option_is_named(taker: str, name: str, meant: str) -> None:
