@@ -86,7 +86,10 @@ class PromptRunner:
 
         return [self._read_outcome(outcome) for outcome in run(ask_all, self._performer)]
 
-    def _read_outcome(self, outcome: Outcome[Reply]) -> Reply | ModelError:
+    def _read_outcome(
+        self,
+        outcome: Outcome[Reply],
+    ) -> Reply | ModelError:
         if outcome.has_succeeded:
             reply = outcome.get()
             if not isinstance(reply.text, str):
@@ -107,7 +110,10 @@ class PromptRunner:
         return error if is_builtin_model(self._model) else build_safe_error(error, self._model.name)
 
 
-def parse_reply(reply: Reply, required_keys: Sequence[str]) -> dict[str, Any]:
+def parse_reply(
+    reply: Reply,
+    required_keys: Sequence[str],
+) -> dict[str, Any]:
     """Return the first JSON object in *reply* that has *required_keys*; ``{}`` if there is none."""
     text, _ = strip_thoughts(reply.text)
     values, _ = read_json(text[:READ_CHARS])

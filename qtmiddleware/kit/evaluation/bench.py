@@ -392,7 +392,10 @@ async def _ask_all(
 ) -> None:
     free = asyncio.Semaphore(CONCURRENCY)
 
-    async def ask(middleware: QueryMiddleware, question: Question) -> str:
+    async def ask(
+        middleware: QueryMiddleware,
+        question: Question,
+    ) -> str:
         """Return why there is no reply; ``""`` if there is one."""
         async with free:
             transformed = await middleware.atransform(question.text, history=question.history)

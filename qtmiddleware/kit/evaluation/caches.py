@@ -61,7 +61,11 @@ class CachedModel:
         reply = self._look_up(key)
         return reply or self._keep(key, start, self._inner.complete(prompt, deadline))
 
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+    async def acomplete(
+        self,
+        prompt: Prompt,
+        deadline: Deadline,
+    ) -> Reply:
         """Return the cached reply to *prompt*, or ask the model."""
         key, start = self._compute_key(prompt), perf_counter()
         reply = self._look_up(key)

@@ -421,7 +421,10 @@ def _run_system(
     return runs
 
 
-def _refuse_other_ids(runs: Mapping[str, Run], judged: set[str]) -> None:
+def _refuse_other_ids(
+    runs: Mapping[str, Run],
+    judged: set[str],
+) -> None:
     found = next((run.ids[0] for run in runs.values() if run.ids), None)
     if found is not None:
         raise ConfigError(

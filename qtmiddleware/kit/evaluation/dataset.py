@@ -349,7 +349,10 @@ def _parse_grade(value: Any) -> int:
     )
 
 
-def _merge_grades(known: dict[str, int], grades: Mapping[str, int]) -> None:
+def _merge_grades(
+    known: dict[str, int],
+    grades: Mapping[str, int],
+) -> None:
     for passage, grade in grades.items():
         if known.setdefault(passage, grade) != grade:
             raise ValueError(f"judges {passage!r} a second time, with another grade")
@@ -559,7 +562,10 @@ def read_text(file: Path) -> str:
         ) from None
 
 
-def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: Path,
+    advice: str = "",
+) -> Iterator[tuple[int, str]]:
     """Yield the number, from 1, and the text of each line that is not blank.
 
     Raises `ConfigError` with *advice* if the file cannot be read, and with the number of a line

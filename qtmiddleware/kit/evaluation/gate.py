@@ -114,7 +114,11 @@ class Baseline:
                 f" the same --function, --data, --recordings and --questions, or {_HOW}",
             )
 
-    def check_systems(self, systems: Collection[str], rule: Rule) -> None:
+    def check_systems(
+        self,
+        systems: Collection[str],
+        rule: Rule,
+    ) -> None:
         """Raise `ConfigError` if the baseline has none of *systems*, or not the measure."""
         known = self.values.get(rule.measure)
         if not known:

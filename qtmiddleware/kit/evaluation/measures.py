@@ -44,7 +44,10 @@ class PerQuery:
         }
 
 
-def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]]) -> PerQuery:
+def evaluate(
+    qrels: Qrels,
+    run: Mapping[str, Sequence[str]],
+) -> PerQuery:
     """Return the values of all measures for every question in *qrels*.
 
     Args:
@@ -140,7 +143,10 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     return Difference(gain, low, high, float(test.pvalue))
 
 
-def compute_sign_test_p_value(better_count: int, worse_count: int) -> float:
+def compute_sign_test_p_value(
+    better_count: int,
+    worse_count: int,
+) -> float:
     """Return the p-value of a two-sided sign test; 1.0 if both counts are 0."""
     from scipy import stats
 

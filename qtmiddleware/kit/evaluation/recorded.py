@@ -158,7 +158,11 @@ class RecordedModel:
         read, written = (ceil(len(it) / 4) for it in (prompt.system + prompt.user, reply))
         return Reply(reply, read, written, cost_usd=self._prices.compute_cost(read, written))
 
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+    async def acomplete(
+        self,
+        prompt: Prompt,
+        deadline: Deadline,
+    ) -> Reply:
         """Return the recorded reply to *prompt*. This is the async version of `complete`."""
         return self.complete(prompt, deadline)
 
@@ -221,7 +225,11 @@ class RecordingModel:
         """Return the reply of *inner* to *prompt*, and record it. Errors pass through."""
         return self._record_reply(prompt, self._inner.complete(prompt, deadline))
 
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+    async def acomplete(
+        self,
+        prompt: Prompt,
+        deadline: Deadline,
+    ) -> Reply:
         """Return the reply of *inner* to *prompt*, and record it. Errors pass through."""
         return self._record_reply(prompt, await self._inner.acomplete(prompt, deadline))
 

@@ -420,7 +420,10 @@ def build_standing_row(standing: Standing) -> list[str]:
     return [standing.system, f"{standing.place:.2f}", text, *counts]
 
 
-def _build_ranked_entry(row: AskedQuestion, ranking: RankedAnswers) -> Entry:
+def _build_ranked_entry(
+    row: AskedQuestion,
+    ranking: RankedAnswers,
+) -> Entry:
     labels = [f"{standing.rank}. {standing.system}" for standing in ranking.standings]
     answers = []
     for label, standing in zip(labels, ranking.standings, strict=True):

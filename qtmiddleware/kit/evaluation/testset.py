@@ -301,7 +301,10 @@ def find_fault(question: str, answer: str, passage_text: str) -> str:
     return "copied" if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams) else ""
 
 
-def find_check_fault(reply: Mapping[str, Any], passage_text: str) -> str:
+def find_check_fault(
+    reply: Mapping[str, Any],
+    passage_text: str,
+) -> str:
     """Return the fault in the model's *reply* to the check; ``""`` without one."""
     if str(reply.get("answers")).strip(' ."').casefold() not in ("yes", "true"):
         return "unanswerable"
@@ -321,7 +324,10 @@ def _split_quote(quote: Any) -> list[str]:
     return [words for part in parts if not is_blank(words := _normalize_words(part))]
 
 
-def _find_relevant_ids(draft: _Draft, words: Mapping[str, str]) -> list[str]:
+def _find_relevant_ids(
+    draft: _Draft,
+    words: Mapping[str, str],
+) -> list[str]:
     parts = _split_quote(draft.quote)
     is_long = sum(len(part.split()) for part in parts) >= IDENTIFYING
     return [
@@ -366,7 +372,10 @@ def passages_of(
     return tuple(passages.values())
 
 
-def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
+def draw_passages(
+    passages: Sequence[Passage],
+    seed: int,
+) -> list[Passage]:
     """Return the passages to ask about in random order, one of each document in turn.
 
     Passages with few words or with the same words are left out.
