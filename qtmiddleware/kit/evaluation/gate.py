@@ -314,13 +314,18 @@ class GateResult:
 
 
 def compare_with_baseline(
-    baseline: Baseline, comparison: Comparison, rule: Rule, *, model_name: str | None = None
+    baseline: Baseline,
+    comparison: Comparison,
+    rule: Rule | None = None,
+    *,
+    model_name: str | None = None,
 ) -> GateResult:
     """Compare *comparison* with *baseline*, question by question.
 
     Raises `ConfigError` if the two cannot be compared, for example because the baseline has
     questions that were not asked.
     """
+    rule = rule or Rule()
     after = {score.name: score.per_query.values[rule.measure] for score in comparison.systems}
     baseline.check_systems(after, rule)
     before = baseline.values[rule.measure]
