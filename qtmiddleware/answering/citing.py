@@ -149,10 +149,7 @@ class CitationReader:
         mark: re.Match[str],
         next_char: str,
     ) -> list[int] | None:
-        """Return the passage numbers in *mark*; ``None`` if it cites no passages.
-
-        *next_char* is the character after the mark, or ``""`` at the end of the text.
-        """
+        """Return the passage numbers in *mark*; ``None`` if it cites no passages."""
         before, items = self._line, mark["items"]
         ranges = _RANGE.findall(items)
         if (

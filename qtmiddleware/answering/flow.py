@@ -278,10 +278,7 @@ class AnswerFlow:
         question: str,
         services: Services,
     ) -> tuple[Retrieval, PromptPassages, Outcome[Reply] | None]:
-        """Return the retrieval for a sub-query, its passages, and the outcome of the model call.
-
-        Without passages, the model is not called.
-        """
+        """Return the retrieval for a sub-query, its passages, and the outcome of the model call."""
         settings = self._settings
         limits = settings.limits
         if limits.max_searches is not None:
@@ -317,10 +314,7 @@ class AnswerFlow:
         outcome: Outcome[tuple[Retrieval, PromptPassages, Outcome[Reply] | None]],
         whole: Retrieval,
     ) -> _Part:
-        """Return the answer to a sub-query; what went wrong becomes degradations.
-
-        *whole* is the retrieval for the question, whose trace counts all calls.
-        """
+        """Return the answer to a sub-query; what went wrong becomes degradations."""
         if not outcome.has_succeeded:
             whole.trace.count_search(1)
             reason = "timeout" if outcome.late else "search_failed"
@@ -380,14 +374,7 @@ class AnswerFlow:
         reader: AnswerReader,
         retrieval: Retrieval,
     ) -> Answer:
-        """Return the answer that *reader* has read from the model's reply.
-
-        If the call that combines sub-answers failed, return the sub-answer that cites the most
-        passages; of several, the longest.
-
-        Raises:
-            ModelError: The call failed or the model's reply is empty, and there are no sub-answers.
-        """
+        """Return the answer that *reader* has read from the model's reply."""
         error = _record_model_call(draft.stage, outcome, retrieval) or _find_emptiness(reader)
         best: AnswerReader | SubAnswer = reader
         if error is None:
@@ -490,10 +477,7 @@ def _record_model_call(
     outcome: Outcome[Reply],
     retrieval: Retrieval,
 ) -> ModelError | None:
-    """Record a model call's cost and status in the trace of *retrieval*.
-
-    Returns the call's error, or ``None`` if the call succeeded.
-    """
+    """Record a model call's cost and status in the trace of *retrieval*."""
     trace, began = retrieval.trace, outcome.began or None
     if outcome.has_succeeded:
         reply = outcome.get()

@@ -63,11 +63,7 @@ def check_layers(
 def _merge(
     old: Any, value: Any, hint: Any, path: Path, source: str, sources: dict[Path, str]
 ) -> Any:
-    """Return the *old* value at *path*, overridden by *value*. Objects are merged name by name.
-
-    The result has known keys and choices in their standard spelling, and no shorthands. Notes in
-    *sources* that *source* sets each part of *value*.
-    """
+    """Return the *old* value at *path*, overridden by *value*. Objects are merged name by name."""
     sources[path] = source
     # `qtm config show` prints all settings, and many are sent to services or written to files.
     for text in (*path[-1:], value):
@@ -108,10 +104,7 @@ def _merge(
 def _explain(
     location: Path, value: Any, sources: Mapping[Path, str], allowed: str = ""
 ) -> ConfigError:
-    """Return the error for *value* at *location*, which may end with words of pydantic's own.
-
-    By default, *allowed* describes what the annotation at *location* allows.
-    """
+    """Return the error for *value* at *location*, which may end with words of pydantic's own."""
     holder: Any = None
     hint: Any = Settings
     path: Path = ()

@@ -112,15 +112,6 @@ def transform_file(
     Each result is written as one line of JSON as soon as it is ready. Questions with a line in
     *out* are skipped. A failed question gets no line, so the next run asks it again.
 
-    Args:
-        source: A file or folder that `load_questions` reads, or a text with a question per line.
-        out: The JSON-lines file to append to.
-        config: The config of the transformation.
-        client: The language model, in any form that `QueryMiddleware` accepts.
-        concurrency: The maximum number of model calls at a time (per worker on Ray).
-        show: Receives the report whenever it changes.
-        on_ray: Whether the workers of a Ray cluster call the model that *config* names.
-
     Raises:
         ConfigError: *source* cannot be read, or *out* belongs to another config or file.
         StoreError: *out* is in use or cannot be written.

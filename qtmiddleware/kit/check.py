@@ -658,10 +658,7 @@ class _CheckRun:
 
 
 def _list_questions(value: Any) -> list[Any]:
-    """Return the questions in *value*, which may be a list, or a sample of them.
-
-    A list with a single text is no list of questions, because some functions take such a list.
-    """
+    """Return the questions in *value*, which may be a list, or a sample of them."""
     is_list = isinstance(value, list | tuple) and len(value) > 1
     if not (is_list and all(isinstance(text, str) for text in value)):
         return [value]

@@ -51,10 +51,6 @@ def read_trusted_file(path: Path, max_bytes: int) -> bytes:
 
     On Windows the owner and the permissions are not checked.
 
-    Args:
-        path: The file to read.
-        max_bytes: The largest size to accept, in bytes.
-
     Raises:
         OSError: The file cannot be read, is a link, is not a regular file, belongs to another
             account, can be written by other accounts, or is larger than *max_bytes*.
@@ -126,10 +122,6 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     After a crash the old file is still there. A replaced file keeps its permissions. A new file
     gets the permissions that the umask allows, because these files are meant to be shared.
-
-    Args:
-        path: The file to create or replace.
-        content: The file's new content, as bytes or as an iterable of pieces.
 
     Raises:
         OSError: The file cannot be written, or *path* is a link or not a regular file.

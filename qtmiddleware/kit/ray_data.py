@@ -34,11 +34,6 @@ def map_on_ray(
     cluster on this machine until the last result is read. Each task uses one processor. Every
     machine of a cluster needs this package, and API keys in its own environment.
 
-    Args:
-        build: Returns the function that processes a batch. Each worker process calls *build* once.
-            *build* must be picklable.
-        batches: The batches. They may finish in any order, so each result must identify its item.
-
     Raises:
         MissingExtra: The extra ``ray`` is not installed.
         EngineError: Ray cannot be started or reached, Ray ended the run, or a batch failed with an

@@ -164,13 +164,7 @@ def split_date_tokens(text: str) -> list[str]:
 
 
 def read_times(text: str, language: str, get_today: Today) -> Times:
-    """Return the dates and versions that *text* names.
-
-    Args:
-        text: The question.
-        language: The language code of *text*. Unknown codes mean English.
-        get_today: Returns today's date. It is called only if *text* has a relative date, and once.
-    """
+    """Return the dates and versions that *text* names."""
     language = language if language in LANGUAGES else DEFAULT
     words = _load_date_words(language)
     tokens = split_date_tokens(text)
@@ -330,10 +324,7 @@ def _read_phrase(
     words: _DateWords,
     today: Today,
 ) -> Period | None:
-    """Return the period of *phrase*, which matches the group *kind* of the grammar.
-
-    Returns ``None`` if the date does not exist, or if today's date is needed and unknown.
-    """
+    """Return the period of *phrase*, which matches the group *kind* of the grammar."""
     if kind == "date":
         return read_period(phrase)
     tokens = phrase.split()
@@ -383,11 +374,7 @@ def _compare(period: Period, comparison: str, today: Today) -> Period:
 def _build_undated_month(
     today: date, month: int, step: int | None, day: int | None = None
 ) -> Period | None:
-    """Return a month, or a day in it, without a year in the question.
-
-    Alone and with "last", it is the latest such month up to today: in May, "last May" is the May of
-    last year. With "this" it is the month of this year, with "next" the first after today's month.
-    """
+    """Return a month, or a day in it, without a year in the question."""
     year = today.year
     if step is None:
         year -= month > today.month
@@ -402,10 +389,7 @@ def _build_undated_month(
 def _build_relative_period(
     today: date, unit: str, first_step: int, last_step: int, words: _DateWords
 ) -> Period | None:
-    """Return the period from *first_step* to *last_step*, counted in units from *today*.
-
-    For "the last three months", the unit is ``month`` and the steps are -3 and 0.
-    """
+    """Return the period from *first_step* to *last_step*, counted in units from *today*."""
     if max(abs(first_step), abs(last_step)) > _FARTHEST:
         return None
     try:
@@ -440,11 +424,6 @@ def find_first_and_last_day(
     """Return the first and last day of the period that is *step* units away from *today*.
 
     For the unit ``month`` and the step -1, these are the first and last day of last month.
-
-    Args:
-        today: Today's date.
-        unit: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
-        step: The distance in units: -1 for the last, 0 for the current, 1 for the next period.
 
     Raises:
         ValueError: The days are outside the calendar of `datetime`.

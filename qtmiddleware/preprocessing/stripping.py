@@ -196,10 +196,7 @@ def _count_greeting(words: Words, index: int) -> int:
 
 
 def _strip_elision(shown: str, folded: str, words: Words) -> str:
-    """Return a word in lower case, without elided articles: "homme" for "L'homme".
-
-    An acronym after the article keeps its capitals. A stop word after the article gives ``""``.
-    """
+    """Return a word in lower case, without elided articles: "homme" for "L'homme"."""
     lexicon = words.lexicon
     elided, _, rest = folded.partition("'")
     while rest and elided in lexicon.elisions and folded not in lexicon.negations:
@@ -214,10 +211,7 @@ def _strip_elision(shown: str, folded: str, words: Words) -> str:
 
 
 def _find_kept_words(words: Words) -> set[int]:
-    """Return the indices of words to keep as they are, although they may be stop words.
-
-    They are words of kept phrases, a final article ("plan a"), the month May and names.
-    """
+    """Return the indices of words to keep as they are, although they may be stop words."""
     folded, lexicon, tokens = words.folded, words.lexicon, words.tokens
     kept: set[int] = set()
     for index, word in enumerate(folded):

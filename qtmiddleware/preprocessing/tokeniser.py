@@ -271,10 +271,7 @@ def _compile_number_pattern() -> re.Pattern[str]:
 
 @cache
 def _compile_piece_pattern(is_ascii_only: bool) -> Any:
-    """Return a pattern for the words and symbols in a text without spaces.
-
-    If *is_ascii_only* is true, the pattern works only for ASCII texts and is simpler.
-    """
+    """Return a pattern for the words and symbols in a text without spaces."""
     if is_ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex

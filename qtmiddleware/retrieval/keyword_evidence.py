@@ -397,13 +397,7 @@ def _score_texts(
 ) -> list[float] | None:
     """Return how well each text matches the *queries*; ``None`` if no text matches any query.
 
-    A query's score for a text is the BM25 score of its words, plus `PAIR` x idf for each pair of
-    words that are neighbours in both. `normalise_scores` scales the scores of each query. Then:
-
     result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
-
-    Both sums are over the queries that match any text. `OVERLAP` says how independent the queries
-    are, from 1 (they repeat each other) to 2 (independent).
     """
     term_gains = compute_term_gains(text_terms)
     pair_gains = compute_pair_gains(text_terms)

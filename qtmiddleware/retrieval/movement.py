@@ -156,13 +156,7 @@ def _convert_to_json(value: Any) -> Any:
 
 
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
-    """Return each passage's rank after every stage, and the reason for its movement.
-
-    Args:
-        found: The retrieval to explain.
-        before: The result of the plain search, such as the matches that `compare` got from the
-            system ``off``. Default: the first passages in the search for the unchanged question.
-    """
+    """Return each passage's rank after every stage, and the reason for its movement."""
     explainer = _Explainer(found, _find_plain_matches(found) if before is None else before)
     plain = explainer.plain_matches
     return Movements(
@@ -340,10 +334,7 @@ class _Explainer:
         return f"new at {new}" + (f", from {start} in the question's own search" if start else "")
 
     def _list_reasons(self, movement: Movement) -> Iterator[str]:
-        """Yield the reasons for *movement* as phrases, such as ``holds no keyword``.
-
-        A stage that moved the passage in the opposite direction is not given as a reason.
-        """
+        """Yield the reasons for *movement* as phrases, such as ``holds no keyword``."""
         place, before = movement.place, movement.before
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
@@ -409,12 +400,7 @@ def _rank(keys: Iterable[Key], values: Iterable[float | None] = ()) -> _Ranks:
 
 
 def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages that a search without qtmiddleware would have returned.
-
-    These are the first passages in the search for the unchanged question. There are at most as many
-    as in the final list. If only variants were searched, the result is empty. If *retrieval* has no
-    record of its searches, the result is the final list.
-    """
+    """Return the passages that a search without qtmiddleware would have returned."""
     originals = [entry for entry in retrieval.rankings if entry.variant.kind == "original"]
     if not originals:
         return () if retrieval.rankings else retrieval.matches

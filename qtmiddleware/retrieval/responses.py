@@ -125,15 +125,6 @@ def read_response(
 ) -> SearchResult:
     """Return the ranking in *response*, together with the response and its shape.
 
-    Args:
-        variant: The variant that was searched.
-        response: The function's response.
-        custom_shape: The user's functions to read and rebuild responses; ``None`` to detect the
-            structure.
-        options: The settings that name the fields of ids, texts and scores.
-        initial_rankings: The rankings that the search itself merged, by name.
-        deadline: When to stop reading metadata that is slow to read.
-
     Raises:
         ResponseShapeError: The response cannot be read.
     """
@@ -172,11 +163,7 @@ def read_passage(item: Any) -> Passage:
 
 @lru_cache(1_024)
 def _classify(class_: Any) -> str:
-    """Return the kind of *class_*: text, list, array, named tuple, mapping, view or object.
-
-    A mapping may be a database row that knows its columns. A view, such as Pinecone's ``Document``,
-    has its fields in a dict alone.
-    """
+    """Return the kind of *class_*: text, list, array, named tuple, mapping, view or object."""
     if class_.__name__ == "ndarray" and hasattr(class_, "__array_interface__"):
         # The subclasses of numpy's arrays hold more than the values.
         return "array"
@@ -421,10 +408,7 @@ class _Reader(NamedTuple):
         return passages
 
     def _read_usual(self, item: Any) -> Passage | None:
-        """Return what `_read` returns, but only for a dict with all in the most usual places.
-
-        Nearly all items are such dicts, and this takes half the time.
-        """
+        """Return what `_read` returns, but only for a dict with all in the most usual places."""
         if type(item) is not dict:
             return None
         layout = _find_layout(tuple(item), self.named)
@@ -532,10 +516,7 @@ class _Reader(NamedTuple):
         return fields
 
     def _find_metadata(self, fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
-        """Return the name of the field with the metadata, and the metadata.
-
-        Without separate metadata, return ``""`` and the other fields.
-        """
+        """Return the name of the field with the metadata, and the metadata."""
         for name in layout.metadata:
             value = fields[name]
             if value and (type(value) is dict or isinstance(value, Mapping)):
@@ -672,12 +653,7 @@ def _is_scored_pair(row: Any) -> bool:
 
 
 def _name_values(rows: Sequence[Any]) -> Sequence[str]:
-    """Return the names of the values in *rows*, which are plain rows of one type and length.
-
-    The names are ``id``, ``text``, ``document``, ``score`` and ``metadata``. Any other value is
-    named by its position. Raises `ResponseShapeError` if the rows have neither a text, nor an id
-    with a score or metadata.
-    """
+    """Return the names of the values in *rows*, which are plain rows of one type and length."""
     columns = [[it for it in column if it is not None] for column in zip(*rows, strict=True)]
     if all(map(_is_scored_pair, rows)):
         first = "document"
@@ -758,11 +734,7 @@ def _rebuild(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -
 
 
 def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
-    """Return the path to the list of passages in *response*; () if it is a list itself.
-
-    It is the first usual path with a list that is empty or holds passages, else Chroma's metadata
-    or ids, else the first known path with ``None`` or with another list.
-    """
+    """Return the path to the list of passages in *response*; () if it is a list itself."""
     if response is None:
         return ()
     if _is_list(response):
@@ -791,10 +763,7 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
 
 
 def _unnest(path: Path, value: Any) -> Path:
-    """Return the path to the inner list if *value*, which is at *path*, is a list of one list.
-
-    Milvus returns a list for each vector that it searches for, and Chroma for each text.
-    """
+    """Return the path to the inner list if *value*, which is at *path*, is a list of one list."""
     inner: Any = value[0] if _is_list(value) and len(value) == 1 else None
     if not _is_list(inner) or _is_scored_pair(inner):
         return path
@@ -816,12 +785,7 @@ def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -
 
 
 def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
-    """Return the paths to the lists with a field of each passage, and the names of the fields.
-
-    Return nothing if only the list at *path* holds passages. Raises `ResponseShapeError` if another
-    list may describe the passages: it is as long, and the passages are texts or it contains only
-    numbers. After reranking, such a list would no longer match.
-    """
+    """Return the paths to the lists with a field of each passage, and the names of the fields."""
     lists: dict[Any, Any] = list_fields(response)
     is_pair = not path and _is_plain(response) and len(response) == 2
     if is_pair:

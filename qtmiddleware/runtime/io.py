@@ -232,11 +232,7 @@ class IO:
         return Mailbox()
 
     def _copy_context(self) -> Context:
-        """Return the context for the flow's next work: a copy of the one that the flow began with.
-
-        The search for the question may have changed the caller's context since. Work of this flow's
-        own work inherits what that has set.
-        """
+        """Return the context for the flow's next work: a copy of the one it began with."""
         is_own_work = current_bulkhead.get() is self._bulkhead
         return copy_context() if is_own_work else self._context.copy()
 

@@ -56,16 +56,7 @@ def build_search_result(
     max_tokens: int,
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the passages of *retrieval* as JSON of at most *max_tokens* tokens.
-
-    Args:
-        retrieval: The result of the search.
-        collection: A description of the collection that was searched.
-        field_names: The names of the metadata fields to show for each passage.
-        top_k: The largest number of passages to show.
-        max_tokens: The token budget, at least `LEAST_TOKENS`, as counted by `count_tokens`.
-        notes: Sentences about the search, which the agent reads.
-    """
+    """Return the passages of *retrieval* as JSON of at most *max_tokens* tokens."""
     advice = [*notes]
     if not retrieval.matches:
         advice.append("No passages could be read. Search with other words.")
@@ -175,10 +166,7 @@ def _build_row(
 
 
 def _fit(show: Callable[[int], dict[str, Any]], max_tokens: int) -> str:
-    """Return what *show* returns as JSON of at most *max_tokens* tokens.
-
-    *show* gets the number of tokens to use. JSON's escapes may take more than that.
-    """
+    """Return what *show* returns as JSON of at most *max_tokens* tokens."""
     tokens = max_tokens
     while True:
         written = format_json(show(tokens))
@@ -192,10 +180,7 @@ def _show_rows(
     rows: Sequence[dict[str, Any]],
     tokens: int,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return as many of *rows* as fit into *tokens* tokens, their long texts cut.
-
-    The second value says under ``cut`` what is missing; it is empty if nothing is.
-    """
+    """Return as many of *rows* as fit into *tokens* tokens, their long texts cut."""
     kept: list[tuple[int, dict[str, Any]]] = []
     for row in rows:
         # Counting the tokens of a whole book would take long, and only its beginning can be shown.

@@ -93,12 +93,7 @@ class SearchTool:
             return show(await self._function.aretrieve(arguments["query"], **search))
 
     def _make_callables(self) -> tuple[Callable[..., str], Callable[..., Awaitable[str]]]:
-        """Return two functions that run the tool: a blocking one and an asynchronous one.
-
-        Their annotations and docstrings repeat the tool's schema and description, because agent
-        frameworks read them. The frameworks check no value, so that the tool itself can read what
-        a model writes.
-        """
+        """Return two functions that run the tool: a blocking one and an asynchronous one."""
         from pydantic import WithJsonSchema
 
         def run(

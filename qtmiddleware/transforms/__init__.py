@@ -48,13 +48,6 @@ def build_prompts(
     """Return the prompts for the transformation in *settings*.
 
     Most transformations have one prompt. ``all`` has three, and ``none`` has none.
-
-    Args:
-        settings: The settings, with the transformation and its options.
-        query: The user's question.
-        history: The earlier messages. If there are any, every prompt also asks for the standalone
-            form of *query*.
-        glossary: The glossary's terms in *query*, each with its other forms.
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())

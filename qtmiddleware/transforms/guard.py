@@ -58,15 +58,6 @@ def guard_transformation(
     - A step-back question or hypothetical passage may lose any span.
     - Texts in another script than *query* are dropped. Key terms are dropped only if all of them
       are in another script.
-
-    Args:
-        transformation: The texts of the model's reply.
-        query: The user's question or, in a conversation, its standalone form.
-        required_spans: The important spans of *query*, as (kind, text).
-        may_be_english: Whether to keep texts in English. English key terms are always kept.
-        glossary: The glossary's terms in *query*, each with its other forms. A text may use any of
-            them.
-        conversation: The messages before *query*, to which a standalone question may refer.
     """
     spans = [(kind, span) for kind, span in dict.fromkeys(required_spans) if span.strip()]
     # A dict, because it keeps the order of the notes and drops duplicates.
@@ -225,11 +216,7 @@ def is_in_other_script(text: str, query: str) -> bool:
 
 
 def _find_main_script(text: str) -> str:
-    """Return the main script of *text*; ``""`` if *text* has no letters.
-
-    If Latin is mixed with another script, words are counted instead of letters, because a few long
-    technical terms would otherwise make Latin the main script.
-    """
+    """Return the main script of *text*; ``""`` if *text* has no letters."""
     main_script = _find_script(text)
     if main_script != "latin" or text.isascii():
         return main_script

@@ -42,10 +42,7 @@ def read_json(text: str) -> tuple[list[Any], Any]:
 
 
 def _read_cut_json(text: str) -> tuple[Any, Any] | None:
-    """Return the value at the start of *text* without and with its incomplete text.
-
-    Returns ``None`` if *text* is not the beginning of JSON.
-    """
+    """Return the value at the start of *text* without and with its incomplete text."""
     # pydantic takes long to import, and most processes never see a reply that is cut off.
     from pydantic_core import from_json
 

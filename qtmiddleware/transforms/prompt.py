@@ -85,15 +85,7 @@ class Transform:
         history: Sequence[Message] = (),
         glossary: GlossaryTerms = (),
     ) -> Prompt:
-        """Return the prompt for *query*.
-
-        Args:
-            settings: The options for the instruction, the fields and the limits.
-            query: The user's question.
-            history: The earlier messages. If there are any, the prompt also asks for the standalone
-                form of *query*.
-            glossary: The glossary's terms in *query*, each with its other forms.
-        """
+        """Return the prompt for *query*."""
         transform = self.adapted(settings)
         turns = select_recent_messages(history, query, settings.llm.history_messages)
         fields = transform.fields

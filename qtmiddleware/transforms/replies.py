@@ -429,10 +429,7 @@ def _keep_whole_sentences(text: str) -> str:
 
 
 def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
-    """Return the lines of a reply in plain text without labels and remarks.
-
-    Also returns whether a label or a line that ends in a colon announces them.
-    """
+    """Return the lines of a reply in plain text without labels and remarks."""
     lines: list[str] = []
     is_announced = is_remark = False
     for line in map(str.strip, text.splitlines()):
@@ -452,11 +449,7 @@ def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
 
 
 def _split_label(text: str, query: str) -> tuple[str, str]:
-    """Return the label at the start of *text*, such as "rewritten query", and the text after it.
-
-    All words of a label are common in the names of reply fields. The label is ``""`` if there is
-    none, or if it is part of *query*.
-    """
+    """Return the label at the start of *text*, such as "rewritten query", and the text after it."""
     plain = _strip_marks(text, query)
     is_headline = text.startswith(("#", "**")) and ":" not in text
     match = _LABEL.match(f"{plain}:" if is_headline else plain)
@@ -487,10 +480,7 @@ def _has_mark(line: str) -> bool:
 
 
 def _strip_marks(text: str, query: str, *, is_numbered: bool = False) -> str:
-    """Return *text* without bullets, item number and bold type.
-
-    A number above 1 may be an ordinal, as in "2. Weltkrieg", unless other texts have numbers too.
-    """
+    """Return *text* without bullets, item number and bold type."""
     plain = text if "**" in query else _BOLD.sub(r"\1", text)
     text = _BULLETS.sub("", plain.strip(), count=1)
     number = _NUMBER.match(text)

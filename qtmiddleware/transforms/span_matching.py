@@ -150,10 +150,7 @@ def _has_phrase(phrase: str, text: str) -> bool:
 
 
 def _has_identifier(span: str, text: str) -> bool:
-    """Return whether *text* contains the identifier *span*, ignoring case and separators.
-
-    "RTX 4090", "RTX-4090" and "rtx4090" are equal, and so are "U.S." and "US".
-    """
+    """Return whether *text* contains the identifier *span*, ignoring case and separators."""
     return bool(_compile_identifier(span).search(fold_text(text)))
 
 
@@ -178,14 +175,7 @@ def _compile_identifier(span: str) -> re.Pattern[str]:
 
 
 def _has_name(span: str, text: str) -> bool:
-    """Return whether *text* contains the name *span*.
-
-    It may have one of these forms:
-
-    - All words of the name, in any order. Titles and initials may be missing.
-    - The initials of the name.
-    - If the name is an acronym, words that begin with its letters.
-    """
+    """Return whether *text* contains the name *span*."""
     text_words = [word.removesuffix("'s") for word in fold_words(text)]
     full_name, _, short_name = span.partition("(")
     titles = _load_words("titles")
@@ -214,20 +204,14 @@ def _has_name(span: str, text: str) -> bool:
 
 
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
-    """Return whether *text_words* contains *name_word*, in the singular or plural.
-
-    A word of five or more letters may also be the start of a longer word.
-    """
+    """Return whether *text_words* contains *name_word*, in the singular or plural."""
     forms = {name_word, name_word.rstrip("s"), f"{name_word}s"}
     is_long = len(name_word) > 4
     return any(word in forms or (is_long and word.startswith(name_word)) for word in text_words)
 
 
 def _has_numbers(span: str, text: str) -> bool:
-    """Return whether *text* contains all numbers of *span* and all its signs, such as €.
-
-    In *text*, a number may be written in digits or as an English word.
-    """
+    """Return whether *text* contains all numbers of *span* and all its signs, such as €."""
     if not all(_has_sign(sign, text) for sign in span if sign in _SIGN_NAMES):
         return False
     spelled = _find_spelled_numbers(text)
@@ -271,13 +255,7 @@ def _has_sign(sign: str, text: str) -> bool:
 
 
 def _keeps_negation(text: str, query: str, span: str) -> bool:
-    """Return whether *text* keeps *span*, a negation of *query*.
-
-    - Any negating word, contraction or prefix ("uncovered") counts as a negation.
-    - Words such as "non-stop" or "fail" do not count if *query* contains them too. For example,
-      "fails" does not keep the negation of "doesn't fail".
-    - If *query* contains both a "not" and a "without", *text* must contain two negations.
-    """
+    """Return whether *text* keeps *span*, a negation of *query*."""
     folded_query, folded_text = fold_text(query), fold_text(text)
     # "are non-stop" does not keep the negation of "aren't non-stop".
     for compound in _COMPOUND.findall(folded_query)[:_MOST_COMPOUNDS]:
@@ -302,10 +280,7 @@ def _find_denials(folded_text: str) -> list[str]:
 
 
 def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
-    """Return how many negations of the query a text expresses in other words.
-
-    The text may use a prefix ("uncovered"), or a word such as "problem" instead of "not working".
-    """
+    """Return how many negations of the query a text expresses in other words."""
     known_words = {*re.findall(r"[\w-]+", folded_query), *_load_words("denials")}
     stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}
     others = set(re.findall(r"[\w-]+", folded_text)) - known_words
@@ -316,11 +291,7 @@ def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
 
 @cache
 def _load_words(kind: str) -> frozenset[str]:
-    """Return the folded words of all languages under *kind* in the lexicons.
-
-    Negations are words such as "not", denials also words such as "fail", and exclusions words such
-    as "without".
-    """
+    """Return the folded words of all languages under *kind* in the lexicons."""
     return frozenset(
         fold_text(word) for lexicon in load_all_lexicons() for word in getattr(lexicon, kind)
     )

@@ -165,10 +165,7 @@ class Engine:
         return engine
 
     def _build(self, config: Config, base: Engine | None) -> None:
-        """Build what *config* names now, so that invalid settings fail here.
-
-        *base* is the engine of the middleware's own settings, if *config* overrides these.
-        """
+        """Build what *config* names now, so that invalid settings fail here."""
         self.config = config
         self.settings = settings = config.settings
         self._overridden = []

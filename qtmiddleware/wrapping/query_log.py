@@ -118,12 +118,6 @@ def build_record(
     each search, the fused list, the reranked list and the final list. The two lists that a `Hybrid`
     search merges, ``initial_vector`` and ``initial_bm25``, are there too; those of a variant are in
     its entry in ``searches``.
-
-    Args:
-        retrieval: the retrieval to record.
-        writer: prepares the texts. By default, passage texts are left out.
-        plain: the plain function's result, if *retrieval* is a shadow retrieval.
-        dropped: how many shadow retrievals were dropped since the last record.
     """
     # Imported here so that users without a log do not pay for this module.
     from datetime import UTC, datetime

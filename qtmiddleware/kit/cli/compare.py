@@ -308,10 +308,7 @@ def _format_cost(cost: float | None) -> str:
 
 
 def _show_places(movements: _Movements, numbers: _Numbers) -> None:
-    """Show each passage's place and change of place in each system.
-
-    On a narrow terminal, several tables show a few systems each, beside the baseline.
-    """
+    """Show each passage's place and change of place in each system."""
     cells = {
         name: {
             _identify(it.match): _format_place(it.place, it.change)

@@ -128,11 +128,7 @@ def command(
 
 
 def _serve_playground(model: LanguageModel | None, model_name: str, origin: str) -> None:
-    """Serve the playground with the demo's collections until Ctrl-C.
-
-    *model* answers; ``None`` replays recorded replies at the prices of *model_name*. *origin* is a
-    sentence on the source of the replies.
-    """
+    """Serve the playground with the demo's collections until Ctrl-C."""
     require_web()
     if model is None:
         origin = (

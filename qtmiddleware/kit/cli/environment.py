@@ -197,11 +197,7 @@ def _list_forbidden_keys(config: Config, origin: str) -> Iterator[str]:
 
 
 def _split_path_in_folder(path: str) -> tuple[str, ...] | None:
-    """Return the parts of *path* below the current folder; ``None`` if it leads elsewhere.
-
-    *path* may be a glob pattern. The pattern stands for all files that match, because wildcards do
-    not match links to folders.
-    """
+    """Return the parts of *path* below the current folder; ``None`` if it leads elsewhere."""
     folder, expanded = Path.cwd(), Path(path).expanduser()
     absolute = Path(os.path.abspath(expanded))  # noqa: PTH100 - links stay links
     if all(it.is_relative_to(folder) for it in (absolute, Path(os.path.realpath(expanded)))):

@@ -43,12 +43,6 @@ def read_document(
     A text file (UTF-8, or UTF-16 with a byte order mark) is one piece, in which every line break is
     ``\n``.
 
-    Args:
-        path: the path of the document.
-        follow_link: whether to follow a symbolic link; if false, a link raises an error.
-        reader: the user's own reader, which is called first; its text has no limit.
-        converter: the converter to use. By default, one is started for this file only.
-
     Raises:
         UnreadableDocument: if the document cannot be read, or is too large.
         MissingExtra: if a package for this file type is not installed.

@@ -37,10 +37,7 @@ class CachedModel:
         *,
         options: str = "",
     ) -> None:
-        """Keep the replies of *inner*. *options* decide a reply beside the prompt.
-
-        Raises `StoreError` if the file cannot be used as a cache.
-        """
+        """Keep the replies of *inner*. *options* decide a reply beside the prompt."""
         self._inner = inner
         self._path = Path(path).expanduser()
         self._options = options

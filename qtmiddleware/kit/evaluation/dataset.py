@@ -402,10 +402,7 @@ def _find_judgements(path: str | Path) -> tuple[Path, list[Path]]:
 def _load_folder(
     root: Path, files: list[Path] | None, passage_ids: Collection[str] | None = None
 ) -> Dataset:
-    """Return the questions of a data set's folder, and the judgements in *files*.
-
-    If *files* is ``None``, there are no judgements, and all questions are returned.
-    """
+    """Return the questions of a data set's folder, and the judgements in *files*."""
     builder, queries = _Builder(), root / "queries.jsonl"
     for number, text in read_lines(queries, _FOLDER):
         with name_line_in_errors(queries, number):

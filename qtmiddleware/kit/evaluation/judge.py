@@ -261,13 +261,6 @@ def rank(
     `MOST_FAILURES` failed questions in a row, or if the service refuses the API key, the remaining
     questions fail as ``cancelled``, and a warning is logged.
 
-    Args:
-        questions: The questions.
-        answers: The answers, by system and question id.
-        model: The model that judges.
-        seed: The seed that draws the order of the answers.
-        progress: Receives the number of questions done and the total number.
-
     Raises:
         ConfigError: There are more than `MOST_SYSTEMS` systems.
         MissingExtra: scipy is not installed, and there are several questions.

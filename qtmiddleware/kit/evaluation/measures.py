@@ -50,11 +50,6 @@ def evaluate(
 ) -> PerQuery:
     """Return the values of all measures for every question in *qrels*.
 
-    Args:
-        qrels: The grades, by question id and passage id.
-        run: The ids of the found passages, best first, by question id. If an id occurs twice, its
-            first place counts. A question that is missing counts as 0.
-
     Raises:
         MissingExtra: ir-measures is not installed.
     """

@@ -82,10 +82,6 @@ def chosen(
 ) -> dict[str, Settings]:
     """Return the settings of ``off`` and of *systems*, each system once.
 
-    Args:
-        systems: Settings by the system's name, or one or several names from `SYSTEMS`. The name
-            ``yours`` means no other settings.
-
     Raises:
         ConfigError: A system is unknown, or settings have a name with another meaning.
     """

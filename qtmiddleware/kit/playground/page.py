@@ -131,10 +131,7 @@ class Page:
 
 
 def _find_answers(question: Question, dataset: Dataset) -> frozenset[str] | None:
-    """Return the ids of the passages with the question's highest grade; ``None`` if none has one.
-
-    A question whose ``type`` is ``unanswerable`` has no answers.
-    """
+    """Return the ids of the passages with the question's highest grade, if there are any."""
     if question.metadata.get("type") == "unanswerable":
         return frozenset()
     grades = dataset.qrels.get(question.id, {})

@@ -77,15 +77,7 @@ class Tiers:
         timeout_seconds: float = SECONDS,
         has_recorded_reply: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
-        """Build the tiers.
-
-        Args:
-            wrapped_function: The user's function, wrapped by qtmiddleware.
-            has_own_tier: Whether to add a tier with the user's own config.
-            arguments: The function's arguments except the question, by name.
-            timeout_seconds: The time limit per tier, in seconds.
-            has_recorded_reply: Whether the model has a reply to a question after some messages.
-        """
+        """Build the tiers."""
         self.middleware = wrapped_function.middleware
         self.has_model: bool = self.middleware.engine.has_model
         self.has_top_k = wrapped_function.top_k_argument is not None

@@ -47,14 +47,6 @@ def open_database(
     Only the owner can read a new file. A link that leads to no database, and a file with other
     tables, is refused and stays as it is.
 
-    Args:
-        path: The path of the file, or ``":memory:"``.
-        statements: The SQL statements that create the tables.
-        version: The version of the tables.
-        subject: The name of the file in error messages, such as ``the index a.sqlite``.
-        meta: The first rows of the table ``meta`` of a new file, as keys and values.
-        busy_seconds: How long to wait for another process, in seconds.
-
     Raises:
         StoreError: If the file cannot be used.
     """
@@ -143,10 +135,7 @@ def _prepare_tables(
     version: int,
     meta: Mapping[str, Any],
 ) -> None:
-    """Create the tables in a new database, or check that it has exactly these tables.
-
-    A view or trigger from another program would run in this process, and might never end.
-    """
+    """Create the tables in a new database, or check that it has exactly these tables."""
     # With the usual 4 KB, passages with vectors would waste half of the space.
     connection.execute("PRAGMA page_size = 16384")
     if not connection.execute(_SCHEMA).fetchall():

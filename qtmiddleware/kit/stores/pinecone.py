@@ -205,10 +205,7 @@ class PineconeStore:
     def _build_batches(
         self, passages: Iterable[tuple[Passage, Sequence[float]]]
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yield the records to send, in batches that are small enough for one request.
-
-        If an id occurs twice in a batch, only the last record with this id is kept.
-        """
+        """Yield the records to send, in batches that are small enough for one request."""
         batch: dict[str, dict[str, Any]] = {}
         total_bytes = 0
         for passage, vector in passages:
@@ -256,10 +253,7 @@ class PineconeStore:
         return numbers
 
     def _call(self, method: str, *, may_be_missing: bool = False, **arguments: Any) -> Any:
-        """Call a *method* of the index, and return its answer.
-
-        If *may_be_missing* is true, returns ``None`` if the namespace does not exist.
-        """
+        """Call a *method* of the index, and return its answer."""
         if self._closed:
             raise StoreError(f"{self._subject} cannot be used: the store is closed")
         with _explain_errors(self._subject):
@@ -311,10 +305,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
 
 @contextmanager
 def _explain_errors(subject: str) -> Iterator[None]:
-    """Convert any error of Pinecone's client into a `StoreError` with advice.
-
-    Pinecone's own message is left out, because it may quote the request or the key.
-    """
+    """Convert any error of Pinecone's client into a `StoreError` with advice."""
     try:
         yield
     except StoreError:
