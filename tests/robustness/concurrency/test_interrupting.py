@@ -89,10 +89,15 @@ def test_many_interrupts_at_any_moment_leave_the_middleware_usable() -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interrupted += 1
-        print(interrupted > 20, all(fine(wrapped.retrieve(QUERY)) for _ in range(20)), threading.active_count() < 60)
+        print(interrupted > 20, all(fine(wrapped.retrieve(QUERY)) for _ in range(20)))
+        # Threads that have nothing to do end after 10 seconds.
+        for _ in range(600):
+            if threading.active_count() > 20:
+                time.sleep(0.1)
+        print(threading.active_count() <= 20)
         """
     )
-    assert printed == "True True True\n"
+    assert printed == "True True\nTrue\n"
 
 
 def test_an_interrupt_at_any_line_around_the_search_leaves_the_middleware_usable() -> None:

@@ -206,14 +206,16 @@ def test_a_dead_service_stops_the_run_and_a_question_that_always_fails_does_not(
     dead = Rewriting(lambda *_: ModelError("unavailable"))
     with pytest.raises(ModelError, match="unavailable"):
         run(tmp_path, ["Why?"] * 30, dead)
-    is_failing = Event()
+    is_failing, is_answered = Event(), Event()
 
     def fail(question: str, _: int) -> ModelError | None:
         if question == "Why?":
+            # The other question is answered while this one fails.
+            assert not is_failing.is_set() or is_answered.wait(20)
             is_failing.set()
             return ModelError("timeout")
-        # The other question is answered while this one fails.
         assert is_failing.wait(20)
+        is_answered.set()
         return None
 
     model = Rewriting(fail)
