@@ -18,7 +18,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
+from threading import Lock
 from time import perf_counter
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -299,10 +299,27 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a flow over threads must not suspend")
 
 
-def _wait(done: Event, deadline: Deadline) -> None:
-    """Wait until *done* is set or the *deadline* passes."""
-    while not done.wait(min(deadline.remaining(), CHECK_SECONDS)) and not deadline.passed:
-        pass
+class _Signal:
+    """Tells one waiting thread that work has ended.
+
+    Not a `threading.Event`: Ctrl-C at the wrong moment leaves that locked, also for who sets it.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """End the wait."""
+        self._is_set = True
+        with suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, deadline: Deadline) -> None:
+        """Wait until the work has ended or the *deadline* passes."""
+        while not self._is_set and not deadline.passed:
+            self._lock.acquire(timeout=min(deadline.remaining(), CHECK_SECONDS))
 
 
 class _Thread(Beside[T]):
@@ -310,7 +327,7 @@ class _Thread(Beside[T]):
 
     def __init__(self) -> None:
         self._outcomes: list[Outcome[T]] = []
-        self._done = Event()
+        self._done = _Signal()
         self.job = Job(self._end)
 
     def _end(self, outcome: Outcome[T]) -> None:
@@ -318,7 +335,7 @@ class _Thread(Beside[T]):
         self._done.set()
 
     async def get(self) -> T:
-        _wait(self._done, Deadline())
+        self._done.wait(Deadline())
         return self._outcomes[0].get()
 
     async def cancel(self, *, in_generator: bool = False) -> None:
@@ -362,7 +379,7 @@ class Threads(IO):
         """Do *works* in threads of the bulkhead."""
         if is_abandoned() or deadline.passed or not works:
             return [Outcome(late=True) for _ in works]
-        context, done, unfinished = self._copy_context(), Event(), list(range(len(works)))
+        context, done, unfinished = self._copy_context(), _Signal(), list(range(len(works)))
         outcomes: dict[int, Outcome[T]] = {}
 
         def end(place: int, outcome: Outcome[T]) -> None:
@@ -389,7 +406,7 @@ class Threads(IO):
             error = self._start_threads(do_waiting_works, min(limit, len(works)))
             if error is not None:
                 return [Outcome(error=error) for _ in works]
-            _wait(done, deadline)
+            done.wait(deadline)
             ending = "late"
         finally:
             waiting.clear()

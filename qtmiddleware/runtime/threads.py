@@ -64,35 +64,40 @@ class Bulkhead:
 
     def start(self, task: Callable[[], None]) -> None:
         """Start *task* in a thread. Raise `ModelError` ``overloaded`` if no thread is free."""
-        tasks: Tasks | None = None
         with self._lock:
             has_room = self.in_use < self.limit
             self.in_use += has_room
-            if has_room and self._idle:
-                tasks = self._idle.pop()
+            if has_room and self._idle and not sys.is_finalizing():
+                # Under the lock, so that Ctrl-C leaves no thread that waits for a task for ever.
+                self._idle.pop().put(task)
+                return
         if not has_room:
             raise self._record_refusal()
-        if tasks is None or sys.is_finalizing():
-            tasks = queue.SimpleQueue()
-            thread = threading.Thread(
-                target=self._perform_tasks, args=(tasks,), name="qtmiddleware", daemon=True
-            )
-            try:
-                # While the interpreter ends, a thread may start but never run.
-                if sys.is_finalizing():
-                    raise RuntimeError
-                thread.start()
-            except RuntimeError:
+        # In a queue, because a thread keeps its arguments as long as it lives.
+        tasks: Tasks = queue.SimpleQueue()
+        tasks.put(task)
+        thread = threading.Thread(
+            target=self._perform_tasks, args=(tasks,), name="qtmiddleware", daemon=True
+        )
+        try:
+            # While the interpreter ends, a thread may start but never run.
+            if sys.is_finalizing():
+                raise RuntimeError
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self.in_use -= 1
+            is_ending = sys.is_finalizing() or not threading.main_thread().is_alive()
+            if self.limit < sys.maxsize and not is_ending:
+                # Not performed here, because this may be the thread of an event loop.
+                raise self._record_refusal() from None
+            task()
+        except BaseException:
+            # Ctrl-C may come before the thread is started; afterwards the thread counts itself.
+            if thread.ident is None:
                 with self._lock:
                     self.in_use -= 1
-                is_ending = sys.is_finalizing() or not threading.main_thread().is_alive()
-                if self.limit < sys.maxsize and not is_ending:
-                    # Not performed here, because this may be the thread of an event loop.
-                    raise self._record_refusal() from None
-                task()
-                return
-        # Not an argument of the thread, which keeps its arguments as long as it lives.
-        tasks.put(task)
+            raise
 
     def record_abandoned_calls(self, call_count: int) -> None:
         """Count calls that are still running although no caller waits for them any more."""
@@ -109,7 +114,10 @@ class Bulkhead:
                     if tasks in self._idle:
                         self._idle.remove(tasks)
                         return
-                # A caller has just taken the queue, so a task is about to arrive.
+                    if tasks.empty():
+                        # Ctrl-C came while a task was put here.
+                        self.in_use -= 1
+                        return
                 continue
             # A task handles its own errors; an error that escapes must not end the pool's thread.
             with suppress(BaseException):
