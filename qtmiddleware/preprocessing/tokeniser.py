@@ -136,6 +136,13 @@ def _tokenise(text: str) -> Sequence[Token]:
         places: list[tuple[TokenKind, int, int, bool]]
         for match in CHUNK.finditer(text, start, quote.start() if quote else len(text)):
             chunk, at, end = match[0], match.start(), 0
+            # Most words take this short way.
+            if chunk.isascii() and chunk.isalpha():
+                kind = _classify_letters(chunk)
+                place = (at, at + len(chunk), opens_sentence, False)
+                tokens.append(Token(kind, chunk, chunk.lower(), *place))
+                opens_sentence = False
+                continue
             places = _locate_tokens(chunk)
             if match["operator"]:
                 places = [("identifier", 0, len(chunk), False)]
@@ -162,8 +169,6 @@ _tokenise_cached = lru_cache(64)(_tokenise)
 
 def _locate_tokens(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     """Return the tokens in *chunk*: kind, start, end, and whether punctuation follows."""
-    if chunk.isascii() and chunk.isalpha():
-        return [(_classify_letters(chunk), 0, len(chunk), False)]
     # Operators consist of punctuation, so they are checked before it is trimmed.
     if chunk in OPERATORS:
         return [("identifier", 0, len(chunk), False)]
