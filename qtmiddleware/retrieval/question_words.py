@@ -474,15 +474,13 @@ def count_terms(
             words = [part for word in words for part in split_pairs(word)]
         counts: dict[str, int] = {}
         neighbours: list[Pair] = []
-        previous_place, previous_term = -2, ""
-        # Most words are none of the terms: `map` passes over them fastest.
-        for place, term in [
-            (place, term) for place, term in enumerate(map(forms.get, words)) if term
-        ]:
-            counts[term] = counts.get(term, 0) + 1
-            if place == previous_place + 1:
-                neighbours.append((previous_term, term))
-            previous_place, previous_term = place, term
+        previous = None
+        for term in map(forms.get, words):
+            if term is not None:
+                counts[term] = counts.get(term, 0) + 1
+                if previous is not None:
+                    neighbours.append((previous, term))
+            previous = term
         for term, pattern in codes.items():
             if count := len(pattern.findall(f" {folded} ")):
                 counts[term] = count
