@@ -566,7 +566,7 @@ def test_the_techniques_are_ranked_and_the_reason_is_told(judged: Mapping[str, A
         "off": 3,
         "stepback": 3,
     }
-    assert {reason["text"] for reason in judged["ranking"]["reasons"]} == {"It names most causes."}
+    assert set(judged["ranking"]["reasons"]) == {"It names most causes."}
 
 
 def test_one_question_with_its_reference_is_judged_for_people_to_read(
