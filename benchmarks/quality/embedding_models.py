@@ -6,20 +6,17 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
-from benchmarks.quality.sets import KEPT, MODEL, CachedEmbedder, Prepared, Source, records
+from benchmarks.quality.sets import MODEL, Prepared, Source, prepared_with, records
 from benchmarks.quality.small import ALWAYS, FOLDER
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, Dataset
-from qtmiddleware.kit.evaluation.bench import open_index
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
-from qtmiddleware.protocols import Embedder
 
 FOLDERS: Final = {MODEL: "", "multilingual-e5-small": "e5", "WordLlama": "wordllama"}
 """Where the vectors of a model lie, by its name; the first one embeds the texts itself."""
@@ -104,22 +101,16 @@ def _prepare(
     data = Dataset.load(source.data / name)
     if pool is not None:
         chosen = set(pool)
-        data = replace(data, passages=tuple(it for it in data.passages if it.id in chosen))
+        near = (passage for passage in data.passages if passage.id in chosen)
+        data = replace(data, passages=tuple(near))
     replies: dict[str, dict[str, Any]] = {}
     if source.recording(name).is_file():
         replies = records(source.recording(name))
         data = data.only(replies)
     llm = RecordedModel(replies.values(), [question.to_record() for question in data.questions])
-    embedder: Embedder = (
-        find_embedder(MODEL)
-        if file is None
-        else KeptVectors.load(model, file, [passage.text for passage in data.passages])
-    )
-    with (
-        closing(CachedEmbedder(embedder, KEPT / "vectors.sqlite")) as cached,
-        open_index(data, KEPT, cached) as store,
-    ):
-        yield Prepared(name, data, store, cached, llm)
+    embedder = file and KeptVectors.load(model, file, [passage.text for passage in data.passages])
+    with prepared_with(data, name, llm, embedder) as one:
+        yield one
 
 
 def _summary(found: Mapping[str, Mapping[str, Comparison]]) -> str:

@@ -105,13 +105,16 @@ def prepared(source: Source, name: str) -> Iterator[Prepared]:
 
 
 @contextmanager
-def prepared_with(data: Dataset, name: str, model: LanguageModel) -> Iterator[Prepared]:
-    """The data set with any model; what is embedded is kept, and so is the index."""
+def prepared_with(
+    data: Dataset, name: str, model: LanguageModel, embedder: Embedder | None = None
+) -> Iterator[Prepared]:
+    """The data set with any model and, by default, `MODEL`; what is embedded is kept, and so is the index."""
+    inner = embedder or find_embedder(MODEL)
     with (
-        closing(CachedEmbedder(find_embedder(MODEL), KEPT / "vectors.sqlite")) as embedder,
-        open_index(data, KEPT, embedder) as store,
+        closing(CachedEmbedder(inner, KEPT / "vectors.sqlite")) as cached,
+        open_index(data, KEPT, cached) as store,
     ):
-        yield Prepared(name, data, store, embedder, model)
+        yield Prepared(name, data, store, cached, model)
 
 
 class CachedEmbedder:
