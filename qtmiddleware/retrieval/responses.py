@@ -2,7 +2,7 @@
 
 Responses and items are recognised by the names of their fields, not by their library. `list_fields`
 returns the fields of any object as a dict, so only dicts are read. What cannot be read counts as
-missing, and what cannot be copied is refused: nothing of the caller's is written to.
+missing. What cannot be copied is refused, because the caller's own objects are never changed.
 """
 
 from __future__ import annotations

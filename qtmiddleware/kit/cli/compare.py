@@ -230,8 +230,8 @@ def _show_side_by_side(comparison: SideBySide) -> None:
         show_table(
             ["", "place", f"before {BASELINE} [95%]  ", "best", "of", "score"],
             [
-                [*build_standing_row(it), f"{it.score:.1f}" if it.scores else "-"]
-                for it in ranked.standings
+                [*build_standing_row(standing), f"{standing.score:.1f}" if standing.scores else "-"]
+                for standing in ranked.standings
             ],
         )
     out.write(f"{ranked.headline} {ranked.remarks}".strip())
@@ -311,8 +311,8 @@ def _show_places(movements: _Movements, numbers: _Numbers) -> None:
     """Show each passage's place and change of place in each system."""
     cells = {
         name: {
-            _identify(it.match): _format_place(it.place, it.change)
-            for it in (*moved.passages, *moved.dropped)
+            _identify(movement.match): _format_place(movement.place, movement.change)
+            for movement in (*moved.passages, *moved.dropped)
         }
         for name, moved in movements.items()
     }
@@ -363,9 +363,9 @@ def _explain_movements(
     """Yield one line per moved passage, with its number and the reason for the movement."""
     if result.system == BASELINE or moved is None:
         return
-    changed = [it for it in (*moved.passages, *moved.dropped) if it.change != 0]
-    for it in changed:
-        yield f"[{numbers.get(_identify(it.match), '-')}] {it.why}"
+    changed = [movement for movement in (*moved.passages, *moved.dropped) if movement.change != 0]
+    for movement in changed:
+        yield f"[{numbers.get(_identify(movement.match), '-')}] {movement.why}"
     if not changed and moved.passages:
         yield f"every passage in the same place as in {BASELINE}"
 
@@ -383,7 +383,7 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
     ):
         standings = list(group)
         standing = standings[0]
-        names = " = ".join(it.system for it in standings)
+        names = " = ".join(equal.system for equal in standings)
         scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
         yield f"  {standing.rank}. {names}" + (f": {scores}" if scores else "")
         for sign, remarks in (("+", standing.strengths), ("-", standing.weaknesses)):

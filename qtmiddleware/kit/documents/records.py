@@ -68,7 +68,7 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 def _count_cells(beginning: str, separator: str) -> int:
     rows = csv.reader(io.StringIO(beginning), delimiter=separator, strict=True)
-    # Where the separator is another one, a quotation mark may stand in the middle of a cell.
+    # If the separator is another one, a quotation mark may be in the middle of a cell.
     with suppress(csv.Error):
         return len(next(rows, []))
     return 0
