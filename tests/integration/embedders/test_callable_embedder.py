@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -75,19 +73,6 @@ def test_a_function_of_a_list_by_its_signature_is_called_once(embed: Embed, name
     assert embedder.takes_list
     for texts in (TEXTS, TEXTS[:1], []):
         assert embed(embedder, texts) == [true(text) for text in texts]
-
-
-@both_ways
-def test_a_function_of_a_list_is_passed_as_such_and_gets_a_list_of_its_own(embed: Embed) -> None:
-    calls: list[Any] = []
-
-    def fn(given: Any) -> Any:
-        calls.append(given)
-        given.append("more")
-        return of_list(given[:-1])
-
-    assert embed(CallableEmbedder(fn, takes_list=True), TEXTS) == of_list(TEXTS)
-    assert calls == [[*TEXTS, "more"]]
 
 
 def vector_search(vector: Any, top_k: int = 4) -> list[dict[str, Any]]:
@@ -180,33 +165,6 @@ def test_anything_else_is_an_embedding_error_without_the_text(embed: Embed, resu
     with pytest.raises(EmbeddingError) as caught:
         embed(CallableEmbedder(fn), ["Jaco"])
     assert "Jaco" not in str(caught.value)
-
-
-@both_ways
-def test_calls_run_beside_each_other_up_to_the_limit_and_see_the_callers_context(
-    embed: Embed,
-) -> None:
-    caller: ContextVar[str] = ContextVar("caller", default="nobody")
-    lock, both, running = threading.Lock(), threading.Barrier(2, timeout=20), [0]
-    seen: list[int] = []
-
-    def fn(text: str) -> list[float]:
-        assert caller.get() == "me"
-        with lock:
-            running[0] += 1
-            seen.append(running[0])
-        both.wait()  # Passed by two at a time only.
-        with lock:
-            running[0] -= 1
-        return true(text)
-
-    caller.set("me")
-    texts, embedder = ["a", "b", "c", "d"], CallableEmbedder(fn)
-    if embed is blocking:
-        found = embedder.embed(texts, 2)
-    else:
-        found = asyncio.run(embedder.aembed(texts, 2))
-    assert (found, max(seen)) == ([true(text) for text in texts], 2)
 
 
 # --- real clients and models ----------------------------------------------------------------------

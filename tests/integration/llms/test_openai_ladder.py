@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import openai
 import pytest
-from pytest_httpserver import HTTPServer
 
-import qtmiddleware as qtm
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.ladder import THINKING_TOKENS, build_request
@@ -82,29 +79,6 @@ def test_a_refused_schema_becomes_json_mode_and_is_remembered(
     assert provider.formats == ["json_schema", "json_object", "json_object"]
     assert provider.sent[1]["temperature"] == 0.0
     assert provider.sent[1]["max_tokens"] == 800
-
-
-def test_the_next_middleware_begins_with_the_format_that_the_address_took(
-    model_server: ModelServer, httpserver: HTTPServer
-) -> None:
-    def ask_in_new_middleware(provider: Provider, model: str, client: Any = None) -> list[str]:
-        asked = len(provider.sent)
-        config = {"transformationType": "rewrite", "transformationModel": model}
-        config |= {} if client else {"llm": {"baseUrl": provider.url}}
-        search = qtm.QueryMiddleware(config, client=client).wrap(lambda query: ["a", "b"])
-        assert search.retrieve("Is Jaco ill?").degradations == ()
-        return provider.formats[asked:]
-
-    refuses = (structured, 400, error("Bad request"))
-    here = Provider(model_server, refuses)
-    elsewhere = Provider(ModelServer(httpserver, path="/elsewhere/v1"), refuses)
-    stairs = ["json_schema", "json_object", "text"]
-    assert ask_in_new_middleware(here, "m") == stairs
-    assert ask_in_new_middleware(here, "m") == ["text"]
-    with openai.OpenAI(base_url=here.url, api_key="k") as client:
-        assert ask_in_new_middleware(here, "m", client) == ["text"]
-    assert ask_in_new_middleware(here, "another") == stairs
-    assert ask_in_new_middleware(elsewhere, "m") == stairs
 
 
 def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(
@@ -222,15 +196,3 @@ def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(
     request = build_request("gpt-4o-mini", LlmSettings(), make_prompt(), host=host)
     assert {"max_tokens", "max_completion_tokens"} & request.keys() == {limit}
     assert "reasoning_effort" not in request
-
-
-@pytest.mark.parametrize("status", [401, 403, 429, 500, 502])
-def test_a_failure_that_is_no_refusal_of_a_parameter_is_not_asked_again(
-    ask, prompt, model_server: ModelServer, status: int
-) -> None:
-    provider = Provider(
-        model_server, (lambda sent: True, status, error("temperature is fine, we are not"))
-    )
-    with pytest.raises(ModelError):
-        ask(OpenAIModel("m", LlmSettings(base_url=provider.url)), prompt)
-    assert len(provider.sent) == 1

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from threading import Event
 from typing import Any
 
-import openai
 import pytest
 from werkzeug import Response
 
@@ -225,14 +224,3 @@ def test_a_wrapped_client_may_answer_in_either_form(question, kind: str) -> None
 
     *_, reply = OpenAIModel("m", client=Wrapper()).stream(question, Deadline.after(30))
     assert (reply.text, reply.output_tokens) == ("Jaco is fit [1].", 30)  # type: ignore[union-attr]
-
-
-def test_a_stream_of_an_async_client_is_read_by_one_who_blocks(
-    question, model_server: ModelServer
-) -> None:
-    model_server.reply = Response(sse(*WHOLE), content_type="text/event-stream")
-    client = openai.AsyncOpenAI(api_key="k", base_url=model_server.url)
-    model = OpenAIModel("m", client=client)
-    *_, reply = model.stream(question, Deadline.after(30))
-    assert reply.text == "Jaco is fit [1]."  # type: ignore[union-attr]
-    model.close()

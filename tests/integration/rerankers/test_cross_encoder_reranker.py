@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,16 +80,6 @@ def test_a_model_that_gives_classes_is_no_reranker(tmp_path: Path) -> None:
     assert caught.value.reason == "unparsable"
 
 
-def test_what_the_model_raises_is_a_model_error_without_the_texts() -> None:
-    class Broken:
-        def predict(self, pairs: list[tuple[str, str]], **options: Any) -> None:
-            raise RuntimeError(f"no room for {pairs}")
-
-    with pytest.raises(ModelError, match="the reranker Broken failed: RuntimeError") as caught:
-        CrossEncoderReranker(Broken()).rerank(QUERY, TEXTS)
-    assert QUERY not in str(caught.value)
-
-
 def test_a_model_known_to_bring_code_is_refused_until_that_may_run() -> None:
     with pytest.raises(ConfigError, match=r"rerank\.trustRemoteCode") as caught:
         CrossEncoderReranker(JINA)
@@ -143,19 +131,6 @@ def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(
     assert caught.value.reason == "unavailable"
 
 
-def test_nothing_heavy_is_imported_before_the_first_use() -> None:
-    script = (
-        "import sys; from qtmiddleware.config.settings import Settings\n"
-        "from qtmiddleware.providers.rerankers import make_reranker\n"
-        "repr(make_reranker(None, Settings()).name)\n"
-        "print(sorted({'numpy', 'torch', 'transformers', 'pinecone'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
-    )
-    assert done.stdout == "[]\n"
-
-
 def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,11 +159,3 @@ def test_why_a_model_cannot_be_had_is_noted() -> None:
     assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
     (why,) = [why for stage, why in found.trace.notes if stage == "rerank"]
     assert "the folder /no/such/folder does not exist" in why
-
-
-def test_the_rules_are_warmed_up_too_and_a_reranker_that_cannot_be_had_is_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    qm = qtm.QueryMiddleware({"rerank": {"enabled": True, "model": "./no/such/folder"}})
-    assert qm.warm_up() is None
-    assert "results will not be reranked" in caplog.text

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from pinecone import Pinecone
-from pinecone.exceptions import PineconeException
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
@@ -83,15 +82,6 @@ def test_an_answer_without_one_score_a_text_is_refused(
     world.answers("/rerank", 200, json.dumps(body), content_type="application/json")
     with pytest.raises(ModelError, match="one score per text"):
         reranker.rerank("apple", ["apple", "pear"])
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
-def test_what_the_client_raises_passes_through(
-    world: PineconeWorld, reranker: PineconeReranker, status: int
-) -> None:
-    world.answers("/rerank", status, "no luck")
-    with pytest.raises(PineconeException):
-        reranker.rerank("apple", ["apple"])
 
 
 def test_without_a_client_one_is_made_of_the_environment_on_first_use(world: PineconeWorld) -> None:

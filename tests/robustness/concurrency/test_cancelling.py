@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import anyio
 import openai
 import pytest
 
@@ -61,17 +60,6 @@ def test_a_streamed_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None
     )
     assert cancelled_at_every_step(streaming(wrapped), counted) > 10
     assert asyncio.run(streaming(wrapped)()) == asyncio.run(wrapped.aanswer(QUERY)).text
-
-
-def test_a_search_in_threads_can_be_cancelled_wherever_it_is_waited_for() -> None:
-    counted = Counted()
-
-    def retrieve(query: str, top_k: int = 2) -> Any:
-        return found(query, top_k)
-
-    wrapped = qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve)
-    assert cancelled_at_every_step(lambda: wrapped.aretrieve(QUERY), counted) > 5
-    assert asyncio.run(wrapped.aretrieve(QUERY)).status == "full"
 
 
 @pytest.mark.parametrize("way", ["retrieve", "stream"])
@@ -133,34 +121,6 @@ async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None
         # The second one cut the clearing up short, which ends by itself.
         await await_until(lambda: len(asyncio.all_tasks()) == 1)
         assert counted.begun == counted.ended
-
-
-async def test_a_scope_of_anyio_that_cancels_again_and_again_ends_everything() -> None:
-    async with hanging() as (wrapped, counted):
-        with anyio.CancelScope() as scope:
-
-            async def cancel() -> None:
-                await await_until(lambda: counted.begun == 5)
-                scope.cancel()
-
-            cancelling = asyncio.create_task(cancel())
-            await wrapped.aretrieve(QUERY)
-        assert scope.cancelled_caught
-        await cancelling
-        await asyncio.sleep(0)
-        assert counted.begun == counted.ended == 5
-
-        async def both() -> None:
-            async with anyio.create_task_group() as group:
-                group.start_soon(wrapped.aretrieve, QUERY)
-                await await_until(lambda: counted.begun == 10)
-                raise ValueError("the sibling")
-
-        with pytest.raises(ExceptionGroup):
-            await both()
-        await asyncio.sleep(0)
-        assert counted.begun == counted.ended == 10
-        assert len(asyncio.all_tasks()) == 1
 
 
 async def test_a_search_that_gives_itself_up_costs_its_own_variant_alone() -> None:

@@ -132,42 +132,6 @@ def test_the_callers_variables_and_baggage_are_seen_in_every_part(
 
 
 @every_way
-def test_questions_side_by_side_see_each_their_own_caller(
-    way: str, spans: InMemorySpanExporter
-) -> None:
-    tracer = spans.tracer  # type: ignore[attr-defined]
-    seen: list[tuple[str, str]] = []
-
-    def plain(query: str, top_k: int = 2) -> Any:
-        seen.append((request_id.get(), query))
-        return found(query, top_k)
-
-    async def awaited(query: str, top_k: int = 2) -> Any:
-        await asyncio.sleep(0)
-        return plain(query, top_k)
-
-    house = House(tracer)
-    middleware = qtm.QueryMiddleware(
-        config(), client=house.amodel if way == "async" else house.model
-    )
-    wrapped = middleware.wrap(awaited if way == "async" else plain)
-
-    async def ask(number: int) -> None:
-        request_id.set(str(number))
-        query = f"{QUERY} In year {number}?"
-        retrieval = wrapped.retrieve(query) if way == "sync" else await wrapped.aretrieve(query)
-        assert {it.text for it in retrieval.variants} == {
-            text for name, text in seen if name == str(number)
-        }
-
-    async def many() -> None:
-        await asyncio.gather(*map(ask, range(20)))
-
-    asyncio.run(many())
-    assert len(seen) >= 40
-
-
-@every_way
 @pytest.mark.parametrize("cap", [8, 2, 1])
 def test_what_a_search_sets_is_seen_by_no_other_search_and_not_by_the_caller(
     way: str, cap: int

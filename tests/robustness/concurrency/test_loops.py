@@ -19,7 +19,6 @@ from qtmiddleware.testing import ScriptedModel
 from tests.support.completions import completion
 from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
-from tests.support.waiting import PATIENCE, await_until
 
 pytestmark = pytest.mark.thorough
 
@@ -135,32 +134,6 @@ def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(
 
 
 @every_loop
-def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: ModelServer) -> None:
-    house.holds = True
-    ended = []
-
-    async def search(query: str, top_k: int = 2) -> Any:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(query)
-
-    async def cancelled() -> None:
-        async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x", max_retries=0) as client:
-            task = asyncio.create_task(
-                qtm.QueryMiddleware(config(), client=client).wrap(search).aretrieve(QUERY)
-            )
-            await await_until(house.asked.is_set)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        assert len(asyncio.all_tasks()) == 1
-
-    run(cancelled())
-    assert ended == [QUERY]
-
-
-@every_loop
 def test_an_answer_is_streamed_under_every_loop(run: Run, house: ModelServer) -> None:
     async def streamed() -> str:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
@@ -226,35 +199,6 @@ def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_an
     assert steady <= 30
     assert KeptAlive.opened - steady == 10
     gc.collect()
-
-
-@every_loop
-@pytest.mark.usefixtures("own_account")
-def test_loops_in_several_threads_share_one_middleware_at_once(run: Run) -> None:
-    middleware = qtm.QueryMiddleware(config("rewrite"))
-    functions = middleware.wrap(awaited), middleware.wrap(plain)
-    together, made, failed = threading.Barrier(6, timeout=PATIENCE), [], []
-
-    def caller() -> None:
-        async def many() -> Any:
-            return await asyncio.gather(
-                *(fn.aretrieve(QUERY) for fn in functions for _ in range(4))
-            )
-
-        try:
-            together.wait()
-            made.extend(run(many()))
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=caller) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    middleware.close()
-    assert failed == []
-    assert [searched(it) for it in made] == [[QUERY, REWRITE]] * 48
 
 
 def remembering() -> dict[str, Any]:

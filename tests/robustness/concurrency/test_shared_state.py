@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from random import Random
 from threading import Barrier, Lock, Thread
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -20,7 +18,6 @@ from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
 from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.cache import TTLCache
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
-from qtmiddleware.runtime.single_flight import SingleFlight
 from tests.support.clock import Clock
 from tests.support.concurrency_world import REWRITE, config, found
 
@@ -77,27 +74,6 @@ class Alone:
 
 
 # --- single flight --------------------------------------------------------------------------------
-
-
-def test_of_those_who_want_the_same_one_leads_and_all_get_its_result() -> None:
-    flights, rounds = SingleFlight(), Barrier(THREADS)
-
-    def join(_: int) -> list[tuple[bool, object]]:
-        seen = []
-        for number in range(ROUNDS):
-            flight, is_leader = flights.join_flight("a", monotonic() + 60)
-            # The leader is done when all have joined.
-            rounds.wait()
-            if is_leader:
-                flights.land_flight("a", flight, f"news {number}")
-            seen.append((is_leader, flight.result.result(60)))
-            rounds.wait()
-        return seen
-
-    for number, seen in enumerate(zip(*run_storm(join), strict=True)):
-        assert Counter(is_leader for is_leader, _ in seen) == {True: 1, False: THREADS - 1}
-        assert {result for _, result in seen} == {f"news {number}"}
-    assert len(flights) == 0
 
 
 def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
@@ -161,37 +137,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
     assert calls == THREADS * ROUNDS - sum(it[2] for it in spent)
 
 
-def test_no_more_calls_are_let_through_than_a_minute_has() -> None:
-    meter, budget = Meter(clock=Clock()), BudgetSettings(max_llm_calls_per_minute=777)
-
-    def call(_: int) -> int:
-        granted = 0
-        for _ in range(ROUNDS):
-            try:
-                meter.reserve_cost(budget, tokens=1, usd=0.0)
-            except ModelError:
-                continue
-            granted += 1
-        return granted
-
-    assert sum(run_storm(call)) == meter.spent()[0] == 777
-
-
 # --- circuit breaker ------------------------------------------------------------------------------
-
-
-def test_every_failure_counts_once() -> None:
-    breaker = Breaker(10**9, 1.0)
-
-    def fail(_: int) -> None:
-        for _ in range(ROUNDS):
-            attempt = breaker.begin_attempt()
-            assert attempt is not None
-            attempt.end(has_failed=True)
-            attempt.end(has_failed=True)
-
-    run_storm(fail)
-    assert breaker.report()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
 
 
 def test_one_call_at_a_time_tries_a_service_that_failed() -> None:

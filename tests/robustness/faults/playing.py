@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
@@ -116,81 +117,59 @@ class Player:
     def play(self) -> Played:
         """Everything that came of it."""
         with self.played.watch as watch:
-            (self._sync if self.case.way == "sync" else lambda: asyncio.run(self._async()))()
+            if self.case.way == "async":
+                asyncio.run(self._play())
+            else:
+                # Nothing that is awaited then ever suspends.
+                with suppress(StopIteration):
+                    self._play().send(None)
             watch.drain()
             watch.files_left()
         return self.played
 
-    def _sync(self) -> None:
+    async def _play(self) -> None:
         import openai
-        from pinecone import Index
+        from pinecone import AsyncIndex, Index
 
-        played = self.played
-        with ExitStack() as stack:
-            function: Callable[..., Any] = self._function
-            if self.draw.backend != "function":
-                index = stack.enter_context(Index(host=self._host, api_key=KEY, ssl_verify=False))
-                function = getattr(index, self.draw.backend)
-            client = None
-            if self.draw.client == "given":
-                client = stack.enter_context(
-                    openai.OpenAI(base_url=self._address, api_key=KEY, max_retries=0)
-                )
-            began = perf_counter()
-            try:
-                played.plain = function(**self._plain_arguments())
-            except Exception as error:
-                played.plain_error = error
-            played.plain_seconds = perf_counter() - began
-            with self._environment():
-                wrapped = stack.enter_context(
-                    qtm.QueryMiddleware(self._settings, client=client)
-                ).wrap(function, **self._options)
-                played.arguments = arguments_of(self.draw)
-                began = perf_counter()
-                try:
-                    played.retrieval = wrapped.retrieve(**played.arguments)
-                except Exception as error:
-                    played.error = error
-                played.seconds = perf_counter() - began
-                played.watch.drain()
-
-    async def _async(self) -> None:
-        import openai
-        from pinecone import AsyncIndex
-
-        played = self.played
-        played.watch.listens_to(asyncio.get_running_loop())
+        played, awaits = self.played, self.case.way == "async"
         async with AsyncExitStack() as stack:
-            function: Callable[..., Any] = self._coroutine
+
+            async def enter(manager: Any) -> Any:
+                if awaits:
+                    return await stack.enter_async_context(manager)
+                return stack.enter_context(manager)
+
+            async def timed(call: Callable[[], Any]) -> tuple[Any, Exception | None, float]:
+                result, failure, began = None, None, perf_counter()
+                try:
+                    result = await call() if awaits else call()
+                except Exception as error:
+                    failure = error
+                return result, failure, perf_counter() - began
+
+            function: Callable[..., Any] = self._coroutine if awaits else self._function
             if self.draw.backend != "function":
-                index = await stack.enter_async_context(
-                    AsyncIndex(host=self._host, api_key=KEY, ssl_verify=False)
-                )
+                kind: Any = AsyncIndex if awaits else Index
+                index = await enter(kind(host=self._host, api_key=KEY, ssl_verify=False))
                 function = getattr(index, self.draw.backend)
             client = None
             if self.draw.client == "given":
-                made = openai.AsyncOpenAI(base_url=self._address, api_key=KEY, max_retries=0)
-                client = await stack.enter_async_context(made)
-            began = perf_counter()
-            try:
-                played.plain = await function(**self._plain_arguments())
-            except Exception as error:
-                played.plain_error = error
-            played.plain_seconds = perf_counter() - began
+                kind = openai.AsyncOpenAI if awaits else openai.OpenAI
+                client = await enter(kind(base_url=self._address, api_key=KEY, max_retries=0))
+            plain = partial(function, **self._plain_arguments())
+            played.plain, played.plain_error, played.plain_seconds = await timed(plain)
             with self._environment():
-                middleware = await stack.enter_async_context(
-                    qtm.QueryMiddleware(self._settings, client=client)
-                )
+                middleware = await enter(qtm.QueryMiddleware(self._settings, client=client))
                 wrapped = middleware.wrap(function, **self._options)
+                if awaits:
+                    played.watch.listens_to(asyncio.get_running_loop())
                 played.arguments = arguments_of(self.draw)
-                began = perf_counter()
-                try:
-                    played.retrieval = await wrapped.aretrieve(**played.arguments)
-                except Exception as error:
-                    played.error = error
-                played.seconds = perf_counter() - began
-                await played.watch.tasks_left()
+                ask = partial(wrapped.aretrieve if awaits else wrapped.retrieve, **played.arguments)
+                played.retrieval, played.error, played.seconds = await timed(ask)
+                if awaits:
+                    await played.watch.tasks_left()
+                else:
+                    played.watch.drain()
 
     @property
     def _host(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event
@@ -14,7 +13,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE
 
 QUERY = "Question: What does Nike sell?"
 REPLY = '{"rewrite": "sales of Nike", "paraphrases": ["what Nike earns", "turnover of Nike"]}'
@@ -133,24 +132,6 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
     assert (bulkhead.refused > 0, bulkhead.given_up) == (True, MOST)
     beside = await asyncio.wait_for(healthy.aretrieve(QUERY), PATIENCE)
     assert (beside.status, ids(beside.response)) == ("full", ids(plain(QUERY)))
-
-
-def test_being_full_is_warned_of_once(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
-    qm, search = CASES["model"](hanging)
-    with caplog.at_level(logging.WARNING, "qtmiddleware"):
-        # On a busy machine a call may be out of time before it asks for a thread.
-        bulkhead = qm.engine.bulkhead
-        wait_until(lambda: search(QUERY) and bulkhead.refused >= MOST)
-        (warned,) = [
-            it.getMessage()
-            for it in caplog.records
-            if it.qtm.get("event") == "threads_taken"  # type: ignore[attr-defined]
-        ]
-        assert f"all {MOST} threads" in warned
-        assert QUERY not in warned
-        hanging.released.set()
-        wait_until(lambda: not bulkhead.in_use)
-    assert not refused(search.retrieve(QUERY))
 
 
 def test_an_async_model_that_blocks_the_private_loop_delays_no_blocking_caller_beyond_the_deadline(

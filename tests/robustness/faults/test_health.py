@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError
-from itertools import count
 from threading import Event, Thread
 from typing import Any
 
@@ -15,11 +14,9 @@ from qtmiddleware.providers.llms import governed
 from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.health import ThreadsHealth
-from tests.support.clock import Clock
-from tests.support.fault_world import HASTY, QUERY, SECRET, failure, search, transforming
+from tests.support.fault_world import QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE
 
 GOOD = {"rewrite": "Is Jaco ill?"}
 
@@ -48,32 +45,6 @@ def test_a_model_is_configured_where_there_is_a_client_a_key_or_an_address(
     assert SECRET not in repr(qm.health())
 
 
-def test_the_breaker_is_seen_closed_open_half_open_and_closed_again(clock: Clock) -> None:
-    script: dict[str, Any] = {"it": qtm.ModelError("unavailable")}
-    qm = middleware(lambda _: script["it"], breaker={"failures": 2, "seconds": 20.0})
-    qm.engine.model.breaker._clock = clock  # type: ignore[attr-defined]
-    wrapped, seen = qm.wrap(search), []
-    for number in range(2):
-        seen.append((qm.health().model.breaker, qm.health().model.failures))
-        wrapped.retrieve(f"{QUERY} ({number})")
-    opened = qm.health()
-    assert seen == [(BreakerState.CLOSED, 0), (BreakerState.CLOSED, 1)]
-    assert (opened.model.breaker, opened.model.failures, opened.model.allowed_failures) == (
-        BreakerState.OPEN,
-        2,
-        2,
-    )
-    assert opened.model.retry_in == 20.0
-    clock.now += 19.5
-    assert (qm.health().model.breaker, qm.health().model.retry_in) == (BreakerState.OPEN, 0.5)
-    assert "breaker open, failures 2, allowed_failures 2, retry_in 20" in str(opened)
-    clock.now += 0.5
-    assert (qm.health().model.breaker, qm.health().model.retry_in) == (BreakerState.HALF_OPEN, 0.0)
-    script["it"] = GOOD
-    assert wrapped.retrieve(QUERY).status == "full"
-    assert (qm.health().model.breaker, qm.health().model.failures) == (BreakerState.CLOSED, 0)
-
-
 def test_hits_and_misses_are_those_of_questions() -> None:
     qm = middleware()
     wrapped = qm.wrap(search)
@@ -85,34 +56,6 @@ def test_hits_and_misses_are_those_of_questions() -> None:
     off = middleware(cache={"enabled": False})
     off.wrap(search).retrieve(QUERY)
     assert (off.health().cache.is_enabled, off.health().cache.hit_rate) == (False, None)
-
-
-def test_threads_are_counted_that_hang_and_that_were_refused() -> None:
-    release = Event()
-
-    def hangs(messages: Any) -> str:
-        release.wait(PATIENCE)
-        return "{}"
-
-    config = transforming("rewrite", limits=HASTY, breaker={"failures": 0})
-    qm = qtm.QueryMiddleware(config, client=hangs)
-    qm.engine.bulkhead.limit = 1
-    wrapped = qm.wrap(search)
-    try:
-        # On a busy machine a question may be late before it asks for a thread, and is not counted
-        # then.
-        numbers = count()
-
-        def ask() -> ThreadsHealth:
-            wrapped.retrieve(f"{QUERY} ({next(numbers)})")
-            return qm.health().threads
-
-        wait_until(lambda: ask().refused >= 2)
-        threads = qm.health().threads
-        assert (threads.in_use, threads.limit, threads.given_up) == (1, 1, 1)
-    finally:
-        release.set()
-    wait_until(lambda: not qm.health().threads.in_use)
 
 
 def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:

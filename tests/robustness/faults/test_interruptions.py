@@ -13,8 +13,6 @@ from tests.support.fault_world import (
     PATIENT,
     QUERY,
     SECRET,
-    WIDE,
-    Caller,
     Day,
     search,
     transforming,
@@ -23,42 +21,6 @@ from tests.support.model_server import ModelServer
 from tests.support.waiting import with_enough_time
 
 SUBS = ["What did the vet say about Jaco?", "Which medical conditions do dogs have?"]
-
-
-def test_ctrl_c_while_the_model_thinks_ends_the_call(service: ModelServer) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        assert service.asked.wait(20)
-        raise KeyboardInterrupt
-
-    service.reply = service.hang
-    day = Caller("sync", service.url).ask(transforming("rewrite"), respond=respond)
-    assert type(day.error) is KeyboardInterrupt
-    assert day.calls == [(QUERY, WIDE)]
-
-
-async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(
-    service: ModelServer,
-) -> None:
-    began, ended = asyncio.Event(), []
-
-    async def retrieve(query: str, top_k: int = 3) -> Any:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(query)
-
-    service.reply = service.hang
-    before = asyncio.all_tasks()
-    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(retrieve)
-        task = asyncio.create_task(wrapped.aretrieve(QUERY))
-        await began.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert ended == [QUERY]
-    assert asyncio.all_tasks() == before
 
 
 async def test_a_timeout_of_the_caller_is_the_callers(service: ModelServer) -> None:

@@ -14,15 +14,6 @@ from tests.support.log_lines import log_lines
 from tests.support.model_server import ModelServer
 
 
-def test_the_folder_of_a_log_is_never_made(caller: Caller, tmp_path: Path) -> None:
-    day = caller.ask({"log": {"path": str(tmp_path / "missing" / "queries.jsonl")}})
-    assert day.response == caller.rules_alone().response
-    (trouble,) = day.retrieval.degradations
-    assert (trouble.stage, trouble.reason) == ("log", "failed")
-    assert trouble.detail == "the folder of log.path does not exist; create it"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -34,16 +33,6 @@ def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.
 
 def reasons(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
     return [(it.stage, it.reason) for it in retrieval.degradations]
-
-
-def test_no_more_calls_a_minute_than_allowed_and_then_the_rules(service: ModelServer) -> None:
-    service.reply = GOOD
-    wrapped = middleware(service, budget={"maxLlmCallsPerMinute": 3}).wrap(search)
-    seen = [wrapped.retrieve(f"{QUERY} ({place})") for place in range(5)]
-    assert [reasons(it) for it in seen] == [[]] * 3 + [[("transform", "over_budget")]] * 2
-    assert seen[-1].response == qtm.QueryMiddleware().wrap(search)(f"{QUERY} (4)")
-    assert "budget.maxLlmCallsPerMinute allows 3" in seen[-1].degradations[0].detail
-    assert len(service.bodies) == 3
 
 
 def test_of_several_prompts_as_many_are_asked_as_there_is_room_for(service: ModelServer) -> None:
@@ -109,26 +98,3 @@ def test_answers_count_and_are_refused_where_there_is_no_room(service: ModelServ
         wrapped.answer(QUERY)
     assert caught.value.reason == "over_budget"
     assert caught.value.retrieval.matches
-
-
-def test_an_awaited_question_keeps_to_the_limit_as_well(service: ModelServer) -> None:
-    service.reply = GOOD
-
-    async def asearch(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
-
-    async def ask() -> list[list[tuple[str, str]]]:
-        async with openai.AsyncOpenAI(
-            base_url=service.url, api_key=SECRET, max_retries=0
-        ) as client:
-            config = transforming("rewrite", budget={"maxLlmCallsPerMinute": 2})
-            wrapped = qtm.QueryMiddleware(config, client=client).wrap(asearch)
-            found = await asyncio.gather(
-                *(wrapped.aretrieve(f"{QUERY} ({place})") for place in range(6))
-            )
-            return sorted(reasons(it) for it in found)
-
-    seen = asyncio.run(ask())
-    assert seen[:2] == [[], []]
-    assert {reason for degraded in seen[2:] for _, reason in degraded} == {"over_budget"}
-    assert len(service.bodies) == 2

@@ -72,15 +72,6 @@ def test_a_model_that_fails_leaves_the_result_of_the_rules(
     assert day.calls == rules.calls == [(QUERY, WIDE)]
 
 
-@pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_a_failed_request_is_not_sent_again(
-    status: int, caller: Caller, service: ModelServer
-) -> None:
-    service.reply = failure(status)
-    day = caller.ask(transforming("rewrite"))
-    assert len(service.bodies) == day.retrieval.trace.llm_calls == 1
-
-
 @pytest.mark.parametrize("kind", ["rewrite", "all"])
 def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(
     kind: str, caller: Caller, service: ModelServer
@@ -93,15 +84,6 @@ def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(
     assert day.reasons == [(f"transform.{mode}", "timeout") for mode in modes]
     assert day.calls == [(QUERY, WIDE)]
     assert not service.released.is_set()
-
-
-def test_the_deadline_of_the_query_bounds_a_slow_model_too(
-    caller: Caller, service: ModelServer
-) -> None:
-    service.reply = service.hang
-    day = caller.ask(transforming("rewrite", {"llmTimeoutMs": 50_000, "deadlineMs": 150}))
-    assert day.reasons == [("transform.rewrite", "timeout")]
-    assert day.response == caller.rules_alone().response
 
 
 SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {

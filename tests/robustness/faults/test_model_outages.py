@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.wrapping.health import BreakerState
 from tests.support.clock import Clock
 from tests.support.completions import completion
 from tests.support.fault_world import (
@@ -27,7 +25,7 @@ from tests.support.fault_world import (
     transforming,
 )
 from tests.support.model_server import ModelServer
-from tests.support.waiting import timeout_when, wait_until
+from tests.support.waiting import timeout_when
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 
@@ -44,37 +42,6 @@ def reasons(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
 def asked(wrapped: Any, number: int) -> list[list[tuple[str, str]]]:
     # Each another question: equal ones would be remembered once the model answers.
     return [reasons(wrapped.retrieve(f"{QUERY} ({place})")) for place in range(number)]
-
-
-def test_what_is_found_meanwhile_is_what_the_rules_find(service: ModelServer) -> None:
-    service.reply = failure(500)
-    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
-    wrapped(QUERY)
-    retrieval = wrapped.retrieve(QUERY)
-    assert retrieval.response == qtm.QueryMiddleware().wrap(search)(QUERY)
-    assert retrieval.status == "degraded"
-    assert (retrieval.trace.llm_calls, retrieval.trace.decision.call) == (0, False)
-    (degradation,) = retrieval.degradations
-    # A few seconds less on a busy machine.
-    assert re.search(
-        r"gpt-6-luna failed and is not called for (1\d|2\d|30) more seconds", degradation.detail
-    )
-
-
-def test_without_rules_that_work_either_the_plain_result_comes(
-    service: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service.reply = failure(500)
-    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
-    wrapped(QUERY)
-
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr("qtmiddleware.retrieval.plan.prepare_query", broken)
-    retrieval = wrapped.retrieve(QUERY, top_k=3)
-    assert retrieval.response == search(QUERY, 3)
-    assert reasons(retrieval) == [("middleware", "failed")]
 
 
 def assert_left_alone_after_timeouts(seen: list[list[tuple[str, str]]]) -> None:
@@ -94,16 +61,6 @@ def test_a_slow_model_is_left_alone_too(service: ModelServer) -> None:
     assert_left_alone_after_timeouts(
         asked(qtm.QueryMiddleware(config, client=client).wrap(search), 6)
     )
-
-
-def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelServer) -> None:
-    service.reply = failure(503)
-    wrapped = middleware(service, breaker={"failures": 1, "seconds": 0.001}).wrap(search)
-    for _ in range(2):
-        assert asked(wrapped, 1) == [[("transform.rewrite", "unavailable")]]
-        wait_until(lambda: wrapped.middleware.health().model.breaker is BreakerState.HALF_OPEN)
-    service.reply = GOOD
-    assert asked(wrapped, 3) == [[], [], []]
 
 
 @pytest.mark.parametrize(

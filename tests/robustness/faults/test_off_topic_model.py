@@ -60,15 +60,6 @@ def test_a_model_off_topic_is_not_used_after_twenty_replies(config):
     assert finding.fix
 
 
-def test_a_model_that_keeps_the_questions_words_stays_in_use():
-    middleware, search = wrap(FITTING)
-    for number in range(2 * LEAST_REPLIES):
-        retrieval = search.retrieve(ask(number))
-    assert "off_topic" not in {it.reason for it in retrieval.degradations}
-    assert len(retrieval.variants) > 1
-    assert middleware.health().model.kept > 0.5
-
-
 def test_a_model_is_used_again_once_its_replies_fit():
     replies = iter([FLUENT] * LEAST_REPLIES + [FITTING] * MOST_REPLIES)
     model = ScriptedModel(lambda prompt: next(replies))

@@ -20,11 +20,8 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.providers.llms import governed
-from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from tests.support.clock import Clock
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
 from tests.support.living import count_new, objects
 from tests.support.model_server import ModelServer
@@ -196,39 +193,6 @@ def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(
         assert rewrites(wrapped.retrieve(f"{QUERY} (9)")) == ["a"]
 
 
-def test_what_was_spent_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What other tests spent would be forgotten while this one runs.
-    meter = Meter(clock=Clock())
-    monkeypatch.setitem(governed.GovernedModel.__init__.__kwdefaults__, "meter", meter)
-    qm = qtm.QueryMiddleware(
-        transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"})
-    )
-    wrapped = qm.wrap(search)
-    wrapped.retrieve(QUERY)
-    spent = qm.health().budget.calls.spent
-    qm.reload(transforming("rewrite", budget={"maxLlmCallsPerMinute": int(spent)}))
-    retrieval = wrapped.retrieve(f"{QUERY} (2)")
-    assert [it.reason for it in retrieval.degradations] == ["over_budget"]
-    assert (qm.health().budget.calls.spent, qm.health().budget.calls.left) == (spent, 0)
-
-
-def test_a_client_is_kept_where_address_and_key_are_the_same(services: TwoServices) -> None:
-    with qtm.QueryMiddleware(config(services.a)) as qm:
-        client = client_of(qm)
-        qm.reload(
-            config(
-                services.a,
-                topK=9,
-                llm={"temperature": 0.7},
-                chatModel="another",
-                budget={"maxTokens": 9**9},
-            )
-        )
-        assert client_of(qm) is client
-        assert rewrites(qm.wrap(search).retrieve(QUERY)) == ["a"]
-        assert not client.is_closed()
-
-
 def test_a_new_key_is_read_though_the_config_is_the_same(
     services: TwoServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,18 +245,6 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     assert count_new(is_open_client, before) == 1
     qm.close()
     assert count_new(is_open_client, before) == 0
-
-
-def test_a_client_that_was_given_stays_open_and_in_use(services: TwoServices) -> None:
-    with openai.OpenAI(api_key=SECRET, base_url=services.a.url, max_retries=0) as client:
-        qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
-        wrapped = qm.wrap(search)
-        for number in range(3):
-            qm.reload(
-                transforming("rewrite", llm={"temperature": number / 10, "baseUrl": services.b.url})
-            )
-            assert rewrites(wrapped.retrieve(f"{QUERY} ({number})")) == ["a"]
-        assert not client.is_closed()
 
 
 # --- the own store --------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import qtmiddleware as qtm
 from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
 from tests.support.model_server import ModelServer
 
@@ -89,16 +88,6 @@ def test_the_error_of_the_original_search_is_raised_as_it_is(
     assert {text for text, _ in day.calls} == {QUERY}
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_of_the_original_search_is_never_swallowed(
-    kind: type[BaseException], caller: Caller, service: ModelServer
-) -> None:
-    service.holds = True
-    day = caller.ask(transforming("decompose"), respond=failing(QUERY, error=kind))
-    assert type(day.error) is kind
-    assert day.calls == [(QUERY, WIDE)]
-
-
 def test_a_service_with_too_many_calls_is_not_asked_a_second_time(caller: Caller) -> None:
     day = caller.ask({}, respond=failing(QUERY, error=Throttled))
     assert type(day.error) is Throttled
@@ -158,13 +147,3 @@ def test_a_response_that_cannot_be_read_comes_back_as_it_is(
     assert sorted(day.calls) == sorted([*((text, WIDE) for text in (QUERY, *SUBS)), (QUERY, 3)])
     assert "pass read=" in caplog.text
     assert "Jaco" not in caplog.text
-
-
-def test_a_variant_whose_response_cannot_be_read_has_failed(
-    caller: Caller, service: ModelServer
-) -> None:
-    day = caller.ask(
-        transforming("decompose"), respond=lambda q, k: 42 if q == SUBS[0] else search(q, k)
-    )
-    assert day.reasons == [("search.sub_query", "failed")]
-    assert day.retrieval.degradations[0].detail == qtm.ResponseShapeError.__name__

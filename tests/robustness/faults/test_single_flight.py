@@ -13,7 +13,6 @@ import openai
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.completions import completion
 from tests.support.fault_world import HASTY, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer, Said
 from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
@@ -71,23 +70,6 @@ async def gathered(
         return list(await asyncio.gather(*(wrapped.aretrieve(QUERY) for _ in range(number))))
 
 
-def test_a_hundred_equal_threads_ask_once(service: ModelServer) -> None:
-    searched = Searched()
-    service.reply = searched.reply_to(MANY, GOOD)
-    wrapped = middleware(service).wrap(searched)
-    with ThreadPoolExecutor(MANY) as pool:
-        seen = list(pool.map(lambda _: wrapped.retrieve(QUERY), range(MANY)))
-    assert len(service.bodies) == 1
-    assert {it.status for it in seen} == {"full"}
-    assert {tuple(variant.text for variant in it.variants) for it in seen} == {
-        (QUERY, GOOD["rewrite"])
-    }
-    assert sum(it.trace.llm_calls for it in seen) == 1
-    assert sum(it.trace.cache_hits for it in seen) == MANY - 1
-    # Each searched for itself: results are never shared.
-    assert (searched.count(QUERY), searched.count(GOOD["rewrite"])) == (MANY, MANY)
-
-
 async def test_a_hundred_equal_tasks_ask_once(service: ModelServer) -> None:
     seen = await gathered(service, MANY, GOOD)
     assert len(service.bodies) == 1
@@ -124,17 +106,6 @@ async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(
     assert {it.status for it in seen} == {"degraded"}
     await gathered(service, 1, failure(500), config)
     assert len(service.bodies) == 2
-
-
-@pytest.mark.parametrize(
-    "answer", [failure(500), completion(""), completion('{"rewrite": "Does Ja', finish="length")]
-)
-def test_no_failure_is_kept_as_a_success(answer: Any, service: ModelServer) -> None:
-    wrapped = middleware(service, breaker={"failures": 0}).wrap(search)
-    service.reply = answer
-    assert wrapped.retrieve(QUERY).status == "degraded"
-    service.reply = GOOD
-    assert wrapped.retrieve(QUERY).status == "full"
 
 
 async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ModelServer) -> None:
@@ -249,22 +220,3 @@ def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     assert os.waitpid(child, 0)[1] == 0
     released.set()
     leader.join()
-
-
-async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itself(
-    service: ModelServer,
-) -> None:
-    service.reply = GOOD
-
-    async def asearch(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
-
-    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
-        inner = qm.wrap(asearch)
-
-        async def around(query: str, top_k: int = 3) -> Any:
-            return await asyncio.create_task(inner(query, top_k))
-
-        seen = await asyncio.wait_for(qm.wrap(around).aretrieve(QUERY), PATIENCE)
-    assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])

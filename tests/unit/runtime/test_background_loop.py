@@ -13,14 +13,6 @@ from qtmiddleware.runtime.background_loop import (
 from tests.support.waiting import PATIENCE, with_enough_time
 
 
-def test_what_the_coroutine_raises_is_raised_also_a_timeout_of_its_own() -> None:
-    async def fail() -> None:
-        raise TimeoutError("its own")
-
-    with pytest.raises(TimeoutError, match="its own"):
-        run_in_background_loop(fail(), 30.0)
-
-
 def test_after_the_timeout_the_coroutine_is_cancelled() -> None:
     begun, cancelled = Event(), Event()
 

@@ -38,25 +38,3 @@ def test_it_holds_the_last_used_and_never_more_than_its_bound(
         if writes or held:
             recent = [*(it for it in recent if it != name), name][-bound:]
         assert len(cache) == len(recent)
-
-
-def test_other_limits_hold_for_what_is_kept_already(clock: Clock) -> None:
-    cache: TTLCache[int] = TTLCache(3, 60.0, clock=clock)
-    for key in "abc":
-        cache.put(key, ord(key))
-    cache.get("a")
-    cache.change_limits(2, 10.0)
-    assert (len(cache), cache.get("b"), cache.get("a"), cache.max_entries) == (2, None, ord("a"), 2)
-    clock.now += 10
-    assert cache.get("a") is None
-
-
-def test_hits_and_misses_are_counted_but_not_of_a_second_look(clock: Clock) -> None:
-    cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
-    cache.get("a")
-    cache.get("a", is_counted=False)
-    cache.put("a", 1)
-    cache.get("a")
-    clock.now += 10
-    cache.get("a")
-    assert (cache.hits, cache.misses) == (1, 2)

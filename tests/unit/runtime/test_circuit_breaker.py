@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qtmiddleware.runtime.circuit_breaker import Attempt, Breaker, BreakerState
 from tests.support.clock import Clock
@@ -102,37 +98,6 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
         assert breaker.report()[:2] == (CLOSED, episode)
 
 
-def test_of_several_pauses_the_longest_is_kept_and_an_answer_does_not_end_it(clock: Clock) -> None:
-    breaker = Breaker(5, 30, clock=clock)
-    calls = [begin(breaker) for _ in range(4)]
-    for call, seconds in zip(calls, (2, 7, 1), strict=False):
-        call.end(has_failed=True, pause_seconds=seconds)
-    calls[3].end(has_failed=False)
-    assert breaker.report() == (OPEN, 0, 5, 7.0)
-
-
-def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
-    breaker = Breaker(5, 30, clock=clock)
-    calls = [begin(breaker) for _ in range(5)]
-    calls[0].end(has_failed=True, pause_seconds=1)
-    for call in calls[1:]:
-        call.end(has_failed=True)
-    assert breaker.wait_seconds == 30
-
-
-def test_a_pause_asked_for_late_delays_the_calls_after_the_probe(clock: Clock) -> None:
-    breaker = Breaker(2, 30, clock=clock)
-    earlier = begin(breaker)
-    play(clock, breaker, "f f +30")
-    probe = begin(breaker)
-    earlier.end(has_failed=True, pause_seconds=5)
-    assert breaker.wait_seconds == 5
-    probe.end(has_failed=False)
-    assert (breaker.report()[0], breaker.wait_seconds) == (OPEN, 5)
-    clock.now += 5
-    assert not begin(breaker).is_probe
-
-
 def test_without_a_number_of_failures_the_breaker_never_opens(clock: Clock) -> None:
     breaker = Breaker(0, 30, clock=clock)
     for _ in range(50):
@@ -140,22 +105,6 @@ def test_without_a_number_of_failures_the_breaker_never_opens(clock: Clock) -> N
         begin(breaker)
         clock.now += 2
     assert breaker.wait_seconds == 0
-
-
-def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
-    breaker = Breaker(2, 30, clock=clock)
-    play(clock, breaker, "f f")
-    breaker.change_limits(5, 60.0)
-    assert breaker.report()[:3] == (OPEN, 2, 5)
-    play(clock, breaker, "+30 f")
-    assert breaker.wait_seconds == 60.0
-    breaker.change_limits(0, 60.0)
-    assert breaker.report()[0] is CLOSED
-    breaker.change_limits(5, 60.0)
-    play(clock, breaker, "f10")
-    breaker.change_limits(0, 60.0)
-    play(clock, breaker, "f f f")
-    assert breaker.wait_seconds == 0.0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -168,32 +117,3 @@ def test_a_forked_process_does_not_wait_for_a_trial_of_its_parent(clock: Clock) 
         os._exit(0 if breaker.begin_attempt() is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert breaker.begin_attempt() is None
-
-
-ENDS: dict[str, Callable[[Attempt], None]] = {
-    "succeeded": partial(Attempt.end, has_failed=False),
-    "failed": partial(Attempt.end, has_failed=True),
-    "abandoned": partial(Attempt.end, has_failed=None),
-}
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(sorted(ENDS)), st.floats(0, 40)), max_size=40),
-    st.integers(1, 4),
-)
-def test_it_is_shut_for_no_longer_than_the_wait_after_the_last_call(
-    events: list[tuple[str, float]], failures: int
-) -> None:
-    clock = Clock()
-    breaker = Breaker(failures, 30, clock=clock)
-    row = 0
-    for end, pause in events:
-        clock.now += pause
-        attempt = breaker.begin_attempt()
-        if attempt is None:
-            assert row >= failures
-            continue
-        ENDS[end](attempt)
-        row = row + 1 if end == "failed" else 0 if end == "succeeded" else row
-    clock.now += 30
-    assert breaker.begin_attempt() is not None

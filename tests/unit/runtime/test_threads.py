@@ -37,19 +37,6 @@ def done_in(pool: Bulkhead) -> threading.Thread:
     return ran[0]
 
 
-def test_tasks_that_wait_for_each_other_run_at_the_same_time() -> None:
-    pool, together, done = Bulkhead(sys.maxsize), threading.Barrier(32), threading.Semaphore(0)
-
-    def task() -> None:
-        together.wait(PATIENCE)
-        done.release()
-
-    for _ in range(2):
-        for _ in range(32):
-            pool.start(task)
-        assert all(done.acquire(timeout=PATIENCE) for _ in range(32))
-
-
 def test_idle_threads_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "IDLE_SECONDS", 0.01)
     pool = Bulkhead(sys.maxsize)

@@ -13,7 +13,6 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.types import Deadline
 
 SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http://localhost:1/v1"))
 
@@ -37,14 +36,6 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
         == "OpenAIModel('small', host='one.example')"
     )
     sync_client.close()
-
-
-def test_a_function_that_names_no_model_is_asked_for_the_one_of_the_settings(prompt) -> None:
-    def completion(model: str, messages: Any = ()) -> str:
-        return model
-
-    model = make_language_model(completion, SETTINGS)
-    assert (model.name, model.complete(prompt, Deadline()).text) == ("small", "small")
 
 
 def test_every_model_keeps_the_port_and_says_what_it_can(tmp_path) -> None:

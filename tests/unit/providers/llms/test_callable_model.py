@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion
-from pydantic import BaseModel
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
@@ -152,12 +151,6 @@ def test_every_form_of_an_answer_is_read_with_its_tokens(name: str) -> None:
     assert (reply.input_tokens, reply.output_tokens) == tokens
 
 
-class Rewritten(BaseModel):
-    """As structured output of a model is."""
-
-    rewrite: str
-
-
 @pytest.mark.parametrize("answer", [{"rewrite": "Ist Jaco gesund?"}, Rewritten(rewrite="Ist…")])
 def test_the_fields_themselves_are_an_answer(answer: Any) -> None:
     fields = answer if isinstance(answer, dict) else answer.model_dump()
@@ -273,16 +266,6 @@ def test_a_bug_is_logged_once_with_its_place_and_without_its_words(
     assert prompt.user not in record.getMessage()
 
 
-def test_a_function_of_other_arguments_is_told_what_it_gets(
-    prompt, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(errors, "_reported", {})
-    with pytest.raises(ModelError) as caught:
-        CallableModel(lambda: "x").complete(prompt, Deadline())
-    assert caught.value.reason == "failed"
-    assert "a function gets one argument, the messages" in caplog.text
-
-
 def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
     begun, cancelled = Event(), Event()
 
@@ -301,15 +284,3 @@ def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
 
     assert with_enough_time(ask, lambda _: begun.is_set(), seconds=0.05).reason == "timeout"
     assert cancelled.is_set()
-
-
-@pytest.mark.parametrize(("cancel", "reason"), [(False, "timeout"), (True, "cancelled")])
-def test_after_the_deadline_nothing_is_called(prompt, cancel: bool, reason: str) -> None:
-    model = CallableModel(raising(AssertionError("called")))
-    deadline = Deadline.after(0)
-    if cancel:
-        deadline.cancel()
-    for call in (model.complete, lambda *args: asyncio.run(model.acomplete(*args))):
-        with pytest.raises(ModelError) as caught:
-            call(prompt, deadline)
-        assert caught.value.reason == reason

@@ -67,10 +67,6 @@ class Governed:
         return self.meter.spent()[1]
 
     @property
-    def calls(self) -> int:
-        return self.meter.spent()[0]
-
-    @property
     def is_left_alone(self) -> bool:
         return self.breaker.wait_seconds > 0
 
@@ -140,19 +136,6 @@ def test_a_call_without_any_time_left_is_not_made_and_speaks_against_nobody(
     assert (governed.inner.asked, governed.calls, governed.is_left_alone) == (0, 0, False)
 
 
-@pytest.mark.parametrize("way", ["complete", "acomplete"])
-@pytest.mark.parametrize(
-    "said", ["a text", None, {"text": "fine"}], ids=["text", "nothing", "mapping"]
-)
-def test_what_is_no_reply_is_told_as_such(way: str, said: Any) -> None:
-    governed = Governed(said)
-    with pytest.raises(
-        ModelError, match=r"scripted must return a Reply, not (str|NoneType|dict)"
-    ) as caught:
-        WAYS[way](governed.model, Deadline.after(60))
-    assert (caught.value.reason, governed.is_left_alone) == ("unparsable", True)
-
-
 @pytest.mark.parametrize("way", ["stream", "astream"])
 def test_a_stream_that_breaks_off_is_not_free(way: str) -> None:
     governed = Governed("fi", ModelError("unavailable"))
@@ -190,22 +173,6 @@ def test_a_call_may_come_to_what_it_sends_and_the_longest_reply_the_settings_all
     assert governed.tokens == 100 + (len("system") + 3 * 40) // 3
 
 
-def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
-    governed = Governed(REPLY)
-    poor = Settings(budget=BudgetSettings(max_tokens=0), llm=LlmSettings(max_tokens=100))
-    clock = Clock()
-    breaker = Breaker(1, 30, clock=clock)
-    model = GovernedModel(governed.inner, poor, breaker, meter=governed.meter)
-    first = breaker.begin_attempt()
-    assert first is not None
-    first.end(has_failed=True)
-    clock.now += 31
-    for _ in range(3):
-        with pytest.raises(ModelError) as caught:
-            model.complete(PROMPT, Deadline.after(60))
-        assert caught.value.reason == "over_budget"
-
-
 @pytest.mark.parametrize(("named", "rest"), [(5, 5), (1e9, 600), ("1", 0), (float("nan"), 0)])
 def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(
     named: Any, rest: float, clock: Clock
@@ -216,23 +183,3 @@ def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(
     with pytest.raises(ModelError, match="rate_limited"):
         model.complete(PROMPT, Deadline.after(5))
     assert breaker.wait_seconds == rest
-
-
-def test_a_model_that_cannot_stream_gives_the_whole_alone() -> None:
-    class Plain:
-        name = "plain"
-
-        def complete(self, _prompt: Prompt, _deadline: Deadline) -> Reply:
-            return REPLY
-
-        async def acomplete(self, _prompt: Prompt, _deadline: Deadline) -> Reply:
-            return REPLY
-
-    meter = Meter()
-    model = GovernedModel(Plain(), Settings(budget=LIMITED), Breaker(1, 30), meter=meter)
-    assert (
-        WAYS["stream"](model, Deadline.after(60))
-        == WAYS["astream"](model, Deadline.after(60))
-        == [REPLY]
-    )
-    assert meter.spent()[0] == 2

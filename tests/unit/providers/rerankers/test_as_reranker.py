@@ -49,24 +49,6 @@ def test_without_a_reranker_the_settings_name_one(model: str, kind: type, name: 
     assert made.name == name
 
 
-def test_code_of_a_model_runs_only_where_the_settings_say_so() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_reranker(None, settings_of(model=JINA))
-    assert caught.value.path == "rerank.trustRemoteCode"
-    assert make_reranker(None, settings_of(model=JINA, trust_remote_code=True)).name == JINA
-
-
-def test_a_reranker_stays_what_it_is() -> None:
-    class Own:
-        name = "own"
-
-        def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-            return [0.0] * len(texts)
-
-    own = Own()
-    assert make_reranker(own, Settings()) is own
-
-
 def test_an_object_that_predicts_is_a_cross_encoder_even_where_it_can_be_called() -> None:
     class Model:
         def predict(self, pairs: list[tuple[str, str]], **options: Any) -> Any:
@@ -134,11 +116,3 @@ def test_anything_but_one_finite_number_a_text_is_a_model_error(made: Any) -> No
     with pytest.raises(ModelError) as caught:
         CallableReranker(lambda query, texts: made).rerank("q", ["a", "b"])
     assert caught.value.reason == "unparsable"
-
-
-def test_what_the_function_raises_passes_through() -> None:
-    def broken(query: str, texts: list[str]) -> list[float]:
-        raise TimeoutError("theirs")
-
-    with pytest.raises(TimeoutError, match="theirs"):
-        CallableReranker(broken).rerank("q", ["a"])
