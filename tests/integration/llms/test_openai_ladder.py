@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -81,18 +82,23 @@ def test_a_refused_schema_becomes_json_mode_and_is_remembered(
     assert provider.sent[1]["max_tokens"] == 800
 
 
-def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(
+def test_what_a_service_takes_is_remembered_by_address_and_model_unless_it_takes_nothing(
     ask, prompt, model_server: ModelServer
 ) -> None:
     provider = Provider(model_server, (lambda sent: True, 400, error("Bad request")))
-    model = OpenAIModel("m", LlmSettings(base_url=provider.url))
-    with pytest.raises(ModelError) as caught:
-        ask(model, prompt)
-    assert caught.value.reason == "rejected"
-    assert provider.formats == ["json_schema", "json_object", "text"]
-    provider.rules = ()
-    assert ask(model, prompt).calls == 1
-    assert provider.formats[-1] == "json_schema"
+    stairs = ["json_schema", "json_object", "text"]
+
+    def formats(name: str) -> list[str]:
+        asked = len(provider.sent)
+        with suppress(ModelError):
+            ask(OpenAIModel(name, LlmSettings(base_url=provider.url)), prompt)
+        return provider.formats[asked:]
+
+    assert formats("m") == formats("m") == stairs
+    provider.rules = ((structured, 400, error("Bad request")),)
+    assert formats("m") == stairs
+    assert formats("m") == ["text"]
+    assert formats("another") == stairs
 
 
 REASONING = "Unsupported value: 'reasoning_effort' does not support 'none' with this model."

@@ -6,7 +6,7 @@ import gc
 import json
 import logging
 import socket
-import struct
+import traceback
 from typing import Any
 
 import pytest
@@ -28,10 +28,6 @@ def completion(
     content: Any = ANSWER, finish: str | None = "stop", **message: Any
 ) -> dict[str, Any]:
     return completions.completion(content, finish=finish, **message)
-
-
-def without(name: str) -> dict[str, Any]:
-    return {key: value for key, value in completion().items() if key != name}
 
 
 def at(url: str, name: str = "gpt-4o-mini") -> OpenAIModel:
@@ -74,17 +70,25 @@ def test_the_request_has_the_strict_schema_of_the_fields_and_a_timeout(
     assert 0 < float(model_server.headers[0]["x-stainless-read-timeout"]) <= 30.0
 
 
-STATUSES = {
-    401: "unauthorized",
-    403: "unauthorized",
-    404: "rejected",
-    408: "timeout",
-    409: "rejected",
-    413: "too_long",
-    429: "rate_limited",
-    500: "unavailable",
-    503: "unavailable",
-}
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (401, "unauthorized"),
+        (403, "unauthorized"),
+        (408, "timeout"),
+        (413, "too_long"),
+        (429, "rate_limited"),
+        (500, "unavailable"),
+        (503, "unavailable"),
+    ],
+)
+def test_a_status_has_its_reason_and_is_not_asked_again(
+    ask, prompt, model_server: ModelServer, status: int, reason: str
+) -> None:
+    model_server.reply = failure(status, "temperature is fine, we are not")
+    error = fault(ask, at(model_server.url), prompt)
+    # Some tools show the locals of whatever an error hangs together with.
+    assert (error.reason, len(model_server.bodies), error.__context__) == (reason, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ BODIES: dict[str, tuple[Any, str]] = {
     "null": ("null", "unparsable"),
     "deep nesting": ("[" * 100_000, "unparsable"),
     "invalid UTF-8": (b'{"choices": [{"message": {"content": "\xff\xfe"}}]}', "unparsable"),
-    "no choices": (without("choices"), "empty"),
+    "no choices": ({"id": "x"}, "empty"),
     "choices null": ({"choices": None}, "empty"),
     "choices of another type": ({"choices": {"0": 1}}, "unparsable"),
     "choices [null]": ({"choices": [None]}, "unparsable"),
@@ -141,7 +145,7 @@ def test_an_odd_body_has_its_reason(ask, prompt, model_server: ModelServer, name
     assert len(model_server.bodies) == 1
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500])
+@pytest.mark.parametrize("status", [400, 401, 422, 500])
 def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
     ask, prompt, model_server: ModelServer, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
@@ -150,16 +154,16 @@ def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
         return failure(status, seen, code=QUERY, param=QUERY, type=SECRET)
 
     caplog.set_level(logging.DEBUG, logger="qtmiddleware")
-    caplog.set_level(logging.WARNING, logger="openai")
     model_server.reply = tell_all
     model = at(model_server.url.replace("://", "://user:hunter2@"))
     error = fault(ask, model, prompt)
     ours = [it.getMessage() for it in caplog.records if it.name.startswith("qtmiddleware")]
-    for text in (str(error), repr(error), repr(model), repr(model._clients), *ours):
+    shown = "".join(traceback.format_exception(error))
+    for text in (shown, repr(error), repr(model), repr(model._clients), *ours):
         assert not any(secret in text for secret in ("secret", "hunter2", "Jaco"))
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("status", [301, 307])
 def test_a_redirect_is_not_followed_and_says_what_to_check(
     ask, prompt, httpserver: Any, status: int
 ) -> None:
@@ -174,12 +178,6 @@ def test_a_redirect_is_not_followed_and_says_what_to_check(
     assert len(httpserver.log) == 1
 
 
-def reset(_: Any, connection: socket.socket) -> None:
-    connection.sendall(HEAD + b'content-length: 500\r\n\r\n{"choices": [')
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
-
-
 def cut(_: Any, connection: socket.socket) -> None:
     connection.sendall(HEAD + b'content-length: 500\r\n\r\n{"choices": [')
 
@@ -189,18 +187,8 @@ def fall_silent(wire: Any, connection: socket.socket) -> None:
     wire.ended.wait()
 
 
-def hang(wire: Any, _: socket.socket) -> None:
-    wire.ended.wait()
-
-
 @pytest.mark.parametrize(
-    ("talk", "seconds", "reason"),
-    [
-        (reset, 30, "unavailable"),
-        (cut, 30, "unavailable"),
-        (fall_silent, 0.3, "timeout"),
-        (hang, 0.3, "timeout"),
-    ],
+    ("talk", "seconds", "reason"), [(cut, 30, "unavailable"), (fall_silent, 0.3, "timeout")]
 )
 def test_a_connection_that_breaks_or_hangs_has_its_reason(
     ask, prompt, wire, talk: Any, seconds: float, reason: str
@@ -215,7 +203,7 @@ def test_a_host_that_does_not_answer_is_told_apart_from_a_slow_model(
     ask, prompt, wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qtmiddleware.providers.llms.ladder._LONGEST_CONNECT", 0.2)
-    error = fault(ask, at(wire(hang).url("https")), prompt, 600)
+    error = fault(ask, at(wire(fall_silent).url("https")), prompt, 600)
     assert error.reason == "timeout"
     assert "cannot be reached; check llm.baseUrl and the network" in str(error)
     del error

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.runtime import services
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Degradation
 from tests.support.concurrency_world import config as settings
-from tests.support.retrieval_world import QUERY, scripted, search
+from tests.support.retrieval_world import QUERY, search
 from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
 from tests.support.waiting import PATIENCE, with_enough_time
 
@@ -45,17 +42,13 @@ class Heard(list[qtm.Retrieval]):
 
 
 WAYS: Final[dict[str, Callable[[Any], Any]]] = {
-    "called": lambda qm: qm.wrap(plain)(QUERY),
     "retrieve": lambda qm: qm.wrap(plain).retrieve(QUERY),
     "aretrieve": lambda qm: asyncio.run(qm.wrap(plain).aretrieve(QUERY)),
     "async called": lambda qm: asyncio.run(qm.wrap(aplain)(QUERY)),
-    "async aretrieve": lambda qm: asyncio.run(qm.wrap(aplain).aretrieve(QUERY)),
     "answer": lambda qm: qm.wrap(plain).answer(QUERY),
-    "aanswer": lambda qm: asyncio.run(qm.wrap(aplain).aanswer(QUERY)),
     "stream": lambda qm: list(qm.wrap(plain).stream_answer(QUERY)),
-    "method": lambda qm: type("Index", (), {"find": qm.wrap(lambda self, query: plain(query))})().find(QUERY),
     "overridden": lambda qm: qm.wrap(plain).retrieve(QUERY, config={"scores": "fused"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ["plain", "awaited", "awaitable"])
@@ -64,101 +57,49 @@ def test_a_hook_gets_every_retrieval_once_whole_whichever_way_it_was_asked_for(
     way: str, kind: str
 ) -> None:
     heard = Heard()
-    WAYS[way](
-        qtm.QueryMiddleware(client=ScriptedModel("Ill. [1]"), on_retrieval=getattr(heard, kind))
-    )
+    hook = getattr(heard, kind)
+    WAYS[way](qtm.QueryMiddleware(client=ScriptedModel("Ill. [1]"), on_retrieval=hook))
     (retrieval,) = heard
-    assert (retrieval.original_query, retrieval.status, len(retrieval.matches)) == (
-        QUERY,
-        "full",
-        3,
-    )
-    assert retrieval.trace.total_ms > 0
+    assert (retrieval.original_query, retrieval.status) == (QUERY, "full")
+    assert (len(retrieval.matches), retrieval.trace.total_ms > 0) == (3, True)
 
 
-def test_the_hook_gets_what_the_caller_gets() -> None:
-    heard = Heard()
-    wrapped = qtm.QueryMiddleware(client=ScriptedModel(scripted)).wrap(
-        plain, on_retrieval=heard.append
-    )
-    assert heard == [wrapped.retrieve(QUERY)]
-    assert wrapped(QUERY) == heard[1].response
-
-
-@pytest.mark.parametrize("query", ["", " ", "x" * 9_000, None, 3, [0.1, 0.2]])
+@pytest.mark.parametrize("query", ["", "x" * 9_000, None, [0.1, 0.2]])
 def test_degraded_retrievals_are_told_of(query: Any) -> None:
     heard = Heard()
     qtm.QueryMiddleware(on_retrieval=heard.append).wrap(lambda query, top_k=3: [])(query)
     assert [(it.original_query, it.status) for it in heard] == [(query, "degraded")]
 
 
-def test_what_the_function_itself_raises_is_no_retrieval() -> None:
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("error", [ValueError(QUERY), asyncio.CancelledError(QUERY)], ids=repr)
+def test_a_failing_hook_changes_no_result_and_brings_no_text_out(
+    way: str, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def failing(retrieval: qtm.Retrieval) -> None:
+        raise error
+
     heard = Heard()
-
-    def down(query: str, top_k: int = 3) -> Any:
-        raise OSError("no route")
-
-    with pytest.raises(OSError, match="no route"):
-        qtm.middleware(on_retrieval=heard.append)(down)(QUERY)
-    assert heard == []
-
-
-# --- a hook that fails ----------------------------------------------------------------------------
-
-
-@given(st.text(min_size=1).filter(lambda it: not it.isspace()), st.sampled_from(["sync", "async"]))
-def test_a_failing_hook_changes_no_result_and_brings_no_text_out(query: str, way: str) -> None:
-    def failing(retrieval: qtm.Retrieval) -> None:
-        raise ValueError(retrieval.original_query)
-
-    heard, records = Heard(), list[logging.LogRecord]()
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger = logging.getLogger("qtmiddleware")
-    logger.addHandler(handler)
-    try:
-        wrapped = qtm.QueryMiddleware(on_retrieval=heard.append).wrap(plain, on_retrieval=failing)
-        unhooked = qtm.middleware(plain)
-        retrieval = (
-            wrapped.retrieve(query) if way == "sync" else asyncio.run(wrapped.aretrieve(query))
-        )
-    finally:
-        logger.removeHandler(handler)
-    assert retrieval.response == unhooked.retrieve(query).response
-    assert retrieval.degradations == (Degradation("hook", "failed", "ValueError"),)
+    wrapped = qtm.QueryMiddleware(on_retrieval=heard.append).wrap(plain, on_retrieval=failing)
+    retrieval = wrapped.retrieve(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
+    assert retrieval.response == qtm.middleware(plain)(QUERY)
+    reason = type(error).__name__
+    assert retrieval.degradations == (Degradation("hook", "failed", reason),)
     # The next hook is told what became of the first one.
     assert heard == [retrieval]
-    (record,) = records
-    assert (
-        record.getMessage()
-        == f"retrieval {retrieval.trace.query_id} degraded: hook failed (ValueError)"
-    )
-    assert (record.qtm["query_id"], record.qtm["counts"]) == (
-        retrieval.trace.query_id,
-        {"hook failed": 1},
-    )  # type: ignore[attr-defined]
+    query_id = retrieval.trace.query_id
+    assert caplog.messages == [f"retrieval {query_id} degraded: hook failed ({reason})"]
 
 
 def test_what_is_no_hook_is_refused() -> None:
-    for make in (
-        lambda: qtm.QueryMiddleware(on_retrieval=[]),  # type: ignore[arg-type]
-        lambda: qtm.middleware(on_retrieval=3)(plain),  # type: ignore[call-overload]
-    ):
-        with pytest.raises(qtm.ConfigError, match="on_retrieval must be a function"):
-            make()
+    with pytest.raises(qtm.ConfigError, match="on_retrieval must be a function"):
+        qtm.middleware(on_retrieval=3)(plain)  # type: ignore[call-overload]
 
 
-# --- time -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "HOOK_SECONDS", 0.05)
-
-
-@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_an_async_hook_that_hangs_is_given_up_and_cancelled(way: str) -> None:
+def test_an_async_hook_that_hangs_is_given_up_and_cancelled(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def hanging(_: qtm.Retrieval) -> None:
@@ -168,12 +109,11 @@ def test_an_async_hook_that_hangs_is_given_up_and_cancelled(way: str) -> None:
         finally:
             ended.set()
 
+    monkeypatch.setattr(services, "HOOK_SECONDS", 0.05)
     wrapped = qtm.middleware(on_retrieval=hanging)(plain)
     retrieval = wrapped.retrieve(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
-    assert (retrieval.degradations, len(retrieval.matches)) == (
-        (Degradation("hook", "timeout"),),
-        3,
-    )
+    assert retrieval.degradations == (Degradation("hook", "timeout"),)
+    assert len(retrieval.matches) == 3
     # On a busy machine its time may be over before it begins.
     assert not begun.is_set() or ended.wait(PATIENCE)
 
@@ -217,16 +157,6 @@ def test_a_plain_hook_that_blocks_leaves_the_loop_free_and_holds_a_thread_of_the
     assert [it.reason for one in found for it in one.degradations] == ["timeout", "overloaded"]
 
 
-def test_a_plain_hook_of_a_plain_call_runs_in_the_callers_thread() -> None:
-    threads: list[int] = []
-    wrapped = qtm.middleware(on_retrieval=lambda _: threads.append(threading.get_ident()))(plain)
-    wrapped(QUERY)
-    assert threads == [threading.get_ident()]
-
-
-# --- interrupted, nested, elsewhere ---------------------------------------------------------------
-
-
 def test_a_retrieval_can_be_cancelled_while_its_hook_runs() -> None:
     counted = Counted()
 
@@ -241,32 +171,16 @@ def test_a_retrieval_can_be_cancelled_while_its_hook_runs() -> None:
     assert cancelled_at_every_step(lambda: wrapped.aanswer(QUERY), counted) > 10
 
 
-def test_a_hook_that_cancels_itself_costs_no_result() -> None:
-    async def hook(_: qtm.Retrieval) -> None:
-        raise asyncio.CancelledError
-
-    wrapped = qtm.middleware(on_retrieval=hook)(plain)
-    for retrieval in (wrapped.retrieve(QUERY), asyncio.run(wrapped.aretrieve(QUERY))):
-        assert (retrieval.degradations[0].stage, len(retrieval.matches)) == ("hook", 3)
-
-
-def test_an_interrupt_in_a_hook_still_interrupts() -> None:
-    def interrupted(_: qtm.Retrieval) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        qtm.middleware(on_retrieval=interrupted)(plain)(QUERY)
-
-
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_what_a_hook_itself_retrieves_is_told_to_nobody(way: str) -> None:
-    heard = Heard()
+    threads: list[int] = []
 
     def asking(retrieval: qtm.Retrieval) -> None:
-        heard.append(retrieval)
+        threads.append(threading.get_ident())
         wrapped(QUERY)
 
     wrapped = qtm.middleware(on_retrieval=asking)(plain)
-    for count in (1, 2):
-        wrapped(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
-        assert len(heard) == count
+    wrapped(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
+    (thread,) = threads
+    # That of a blocking call runs in the caller's thread.
+    assert (thread == threading.get_ident()) is (way == "sync")

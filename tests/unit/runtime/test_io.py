@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -138,27 +137,6 @@ def test_what_is_late_is_given_up_and_what_was_in_time_is_kept(
     ]
 
 
-def test_whatever_ends_with_the_callers_patience_is_told_that_nobody_waits(
-    way: Way, never: threading.Event
-) -> None:
-    def within(seconds: float) -> tuple[list[Outcome[Any]], list[str]]:
-        told: list[str] = []
-
-        async def flow(io: IO) -> list[Outcome[Any]]:
-            async def asked(name: str, *after: threading.Event) -> str:
-                on_abandon(lambda ending: told.append(f"{name} {ending}"))
-                await way.work(io, lambda: None, *after)()
-                return name
-
-            works = [partial(asked, "slow", never), partial(asked, "quick")]
-            return await io.gather(works, Deadline.after(seconds), 2)
-
-        return way.perform(flow), told
-
-    outcomes, told = with_enough_time(within, lambda found: not found[0][1].late)
-    assert ([it.late for it in outcomes], told) == ([True, False], ["slow late"])
-
-
 def test_a_full_bulkhead_is_an_outcome_too() -> None:
     for way in map(Way, ("threads", "tasks_over_blocking_functions")):
         way.bulkhead = Bulkhead(0)
@@ -261,28 +239,6 @@ def test_each_work_sees_what_its_caller_has_set_and_nothing_that_another_sets(wa
         assert way.perform(flow) == ["changed", "caller's", "caller's", ["side", "side"]]
     finally:
         visible.reset(token)
-
-
-def test_a_blocking_call_of_the_flow_itself_runs_in_the_callers_thread_or_off_the_loop() -> None:
-    async def flow(io: IO) -> threading.Thread:
-        return await io.blocking(threading.current_thread)
-
-    assert Way("threads").perform(flow) is threading.main_thread()
-    assert Way("tasks").perform(flow).daemon
-
-
-def test_what_was_found_is_not_kept_alive(way: Way) -> None:
-    class Found:
-        pass
-
-    def alive() -> int:
-        gc.collect()
-        # By its real type: some objects of other libraries warn when they are asked what they are.
-        return sum(type(it) is Found for it in gc.get_objects())
-
-    assert len(way.gather(*(Found,) * 4)) == 4
-    # A thread lets go of what it found a moment after it has handed it over.
-    wait_until(lambda: alive() == 0)
 
 
 # --- threads --------------------------------------------------------------------------------------
