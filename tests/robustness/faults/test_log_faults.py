@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import QUERY, Caller, search, transforming
+from tests.support.fault_world import QUERY, Caller, search
 from tests.support.log_lines import log_lines
-from tests.support.model_server import ModelServer
 
 
 def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
@@ -29,22 +27,6 @@ def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
         "query log restored: it can be written again",
     ]
     assert len(log_lines(folder / "queries.jsonl")) == 5
-
-
-def test_every_query_is_logged_for_its_owner_alone(
-    caller: Caller, service: ModelServer, tmp_path: Path
-) -> None:
-    path = tmp_path / "queries.jsonl"
-    service.reply = {"rewrite": "Which illness does Jaco have?"}
-    day = caller.ask(transforming("rewrite", log={"path": str(path)}))
-    (line,) = log_lines(path)
-    assert line["query_id"] == day.retrieval.trace.query_id
-    assert line["queries"] == [QUERY]
-    assert [it["kind"] for it in line["variants"]] == ["original", "rewrite"]
-    assert [it["id"] for it in line["retrieval_steps"]["final"]] == [
-        match.id for match in day.retrieval.matches
-    ]
-    assert path.stat().st_mode & 0o077 == 0 or os.name == "nt"
 
 
 def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(

@@ -57,10 +57,13 @@ def test_tokens_are_counted_by_what_the_service_says(service: ModelServer) -> No
 def test_money_is_counted_by_the_prices_that_were_given(service: ModelServer) -> None:
     service.reply = GOOD
     llm = {"inputPrice": 10.0, "outputPrice": 20.0, "maxTokens": 50}  # 0.0014 dollars a reply
-    wrapped = middleware(service, budget={"maxUsd": 0.02}, llm=llm).wrap(search)
-    seen = [wrapped.retrieve(f"{QUERY} ({place})") for place in range(15)]
+    qm = middleware(service, budget={"maxUsd": 0.02, "maxTokens": 5_000}, llm=llm)
+    seen = [qm.wrap(search).retrieve(f"{QUERY} ({place})") for place in range(15)]
     paid = sum(it.trace.cost_usd or 0.0 for it in seen)
     assert 0.01 < paid <= 0.02
+    told = qm.health().budget
+    assert (told.usd.limit, told.usd.left) == (0.02, pytest.approx(0.02 - paid))
+    assert (told.tokens.spent, told.tokens.left) == (120 * paid / 0.0014, 5_000 - told.tokens.spent)
     assert [reason for _, reason in reasons(seen[-1])] == ["over_budget"]
 
 

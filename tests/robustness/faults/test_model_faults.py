@@ -86,41 +86,13 @@ def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(
     assert not service.released.is_set()
 
 
+ILL, VET = "Which illness does Jaco have?", "What did the vet say about Jaco?"
+CUT = '{"sub_queries": ["Which illness does Jaco have?", "What did the v'
 SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {
-    "fenced": (
-        "rewrite",
-        completion(
-            'Sure!\n```json\n{"rewrite": "Which illness does Jaco have?"}\n```\nHope this helps.'
-        ),
-        ("Which illness does Jaco have?",),
-    ),
-    "plain text": (
-        "rewrite",
-        completion("Which illness does Jaco have?"),
-        ("Which illness does Jaco have?",),
-    ),
-    "too many": (
-        "decompose",
-        {
-            "sub_queries": [
-                f"What does vet {name} say of Jaco?"
-                for name in ("Ann", "Ben", "Cem", "Dan", "Eve", "Flo")
-            ]
-        },
-        tuple(f"What does vet {name} say of Jaco?" for name in ("Ann", "Ben", "Cem", "Dan")),
-    ),
-    "broken off after the first": (
-        "decompose",
-        completion(
-            '{"sub_queries": ["Which illness does Jaco have?", "What did the v', finish="length"
-        ),
-        ("Which illness does Jaco have?",),
-    ),
-    "numbered": (
-        "decompose",
-        completion("1. Which illness does Jaco have?\n2. What did the vet say about Jaco?"),
-        ("Which illness does Jaco have?", "What did the vet say about Jaco?"),
-    ),
+    "fenced": ("rewrite", completion(f'Sure!\n```json\n{{"rewrite": "{ILL}"}}\n```\nOk?'), (ILL,)),
+    "plain text": ("rewrite", completion(ILL), (ILL,)),
+    "broken off after the first": ("decompose", completion(CUT, finish="length"), (ILL,)),
+    "numbered": ("decompose", completion(f"1. {ILL}\n2. {VET}"), (ILL, VET)),
 }
 
 
@@ -153,31 +125,3 @@ def test_a_reply_in_another_script_is_dropped_and_told(
     assert day.kinds == ["original"]
     assert [reason for _, reason in day.reasons] == ["language_mismatch"]
     assert day.retrieval.status == "degraded"
-
-
-LOST: dict[str, tuple[str, str, str]] = {
-    "number": ("What was the fee in 2023 for Jaco?", "How much did Jaco cost to adopt?", "2023"),
-    "identifier": (
-        "Why does ERR_4711 stop the import?",
-        "What makes the data import stop early?",
-        "ERR_4711",
-    ),
-    "quote": (
-        'Where does it say "no dogs on the lawn"?',
-        "Where are pets forbidden on grass?",
-        "no dogs on the lawn",
-    ),
-}
-
-
-@pytest.mark.parametrize("lost", LOST)
-def test_what_a_rewrite_lost_is_put_back_or_the_rewrite_is_dropped(
-    lost: str, caller: Caller, service: ModelServer
-) -> None:
-    query, rewrite, kept = LOST[lost]
-    service.reply = {"rewrite": rewrite}
-    day = caller.ask(transforming("rewrite"), query=query)
-    others = [variant.text for variant in day.retrieval.variants[1:]]
-    assert all(kept in text for text in others)
-    assert any(subject == "rewrite" for subject, _ in day.retrieval.trace.notes)
-    assert {text for text, _ in day.calls} == {query, *others}

@@ -32,7 +32,8 @@ GOOD = {"rewrite": "Which illness does Jaco have?"}
 
 def middleware(service: ModelServer, **more: Any) -> qtm.QueryMiddleware:
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
-    return qtm.QueryMiddleware(transforming("rewrite", **more), client=client)
+    settings = transforming("rewrite", more.pop("limits", PATIENT), **more)
+    return qtm.QueryMiddleware(settings, client=client)
 
 
 def reasons(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
@@ -44,39 +45,28 @@ def asked(wrapped: Any, number: int) -> list[list[tuple[str, str]]]:
     return [reasons(wrapped.retrieve(f"{QUERY} ({place})")) for place in range(number)]
 
 
-def assert_left_alone_after_timeouts(seen: list[list[tuple[str, str]]]) -> None:
+def test_a_slow_model_is_left_alone_too(service: ModelServer) -> None:
+    service.reply = service.hang
+    seen = asked(middleware(service, limits=HASTY, breaker={"failures": 2}).wrap(search), 6)
     # On a busy machine a question may be late before its call has begun, which says nothing about
     # the model.
     late = seen.index([("transform", "circuit_open")])
     assert late >= 2
-    assert seen == [[("transform.rewrite", "timeout")]] * late + [
-        [("transform", "circuit_open")]
-    ] * (6 - late)
-
-
-def test_a_slow_model_is_left_alone_too(service: ModelServer) -> None:
-    service.reply = service.hang
-    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
-    config = transforming("rewrite", HASTY, breaker={"failures": 2})
-    assert_left_alone_after_timeouts(
-        asked(qtm.QueryMiddleware(config, client=client).wrap(search), 6)
-    )
+    left_alone = [[("transform", "circuit_open")]] * (6 - late)
+    assert seen == [[("transform.rewrite", "timeout")]] * late + left_alone
 
 
 @pytest.mark.parametrize(
     ("headers", "seconds", "said"),
     [
-        ({"Retry-After": "1"}, 1.0, "gpt-6-luna failed and is not called for 1 more second"),
-        ({"retry-after-ms": "250"}, 0.25, "gpt-6-luna failed and is not called for 1 more second"),
-        (
-            {"Retry-After": "99999"},
-            600.0,
-            "gpt-6-luna failed and is not called for 600 more seconds",
-        ),
+        ({"Retry-After": "1"}, 1.0, "1 more second"),
+        ({"retry-after-ms": "250"}, 0.25, "1 more second"),
+        ({"Retry-After": "99999"}, 600.0, "600 more seconds"),
+        ({}, 30.0, "30 more seconds"),
     ],
-    ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else "",
+    ids=str,
 )
-def test_a_service_that_says_when_to_come_back_is_asked_then_and_not_before(
+def test_a_service_that_fails_or_says_when_to_come_back_is_asked_then_and_not_before(
     headers: dict[str, str],
     seconds: float,
     said: str,
@@ -86,14 +76,16 @@ def test_a_service_that_says_when_to_come_back_is_asked_then_and_not_before(
     clock = Clock()
     monkeypatch.setattr("qtmiddleware.wrapping.engine.Breaker", partial(Breaker, clock=clock))
     service.reply = Response("{}", status=429, headers=headers, content_type="application/json")
-    wrapped = middleware(service).wrap(search)
-    assert asked(wrapped, 2) == [
-        [("transform.rewrite", "rate_limited")],
-        [("transform", "circuit_open")],
-    ]
+    qm = middleware(service, breaker={"failures": 5 if headers else 1, "seconds": 30})
+    wrapped = qm.wrap(search)
+    assert asked(wrapped, 1) == [[("transform.rewrite", "rate_limited")]]
     service.reply = GOOD
-    (degradation,) = wrapped.retrieve(QUERY).degradations
-    assert degradation.detail.startswith(said)
+    retrieval = wrapped.retrieve(QUERY)
+    assert reasons(retrieval) == [("transform", "circuit_open")]
+    said = f"gpt-6-luna failed and is not called for {said}"
+    assert retrieval.degradations[0].detail == said
+    assert retrieval.response == qtm.QueryMiddleware().wrap(search)(QUERY)
+    assert qm.health().model.retry_in == seconds
     clock.now += seconds
     assert asked(wrapped, 3) == [[], [], []]
 

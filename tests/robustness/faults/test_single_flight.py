@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,30 +17,10 @@ from tests.support.model_server import ModelServer, Said
 from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
-MANY = 100
 
 
-class Searched(list[str]):
-    """A search function that keeps what was searched, and the reply of a model that lets all askers come first.
-
-    Whoever asks joins the question that is under way before searching, or while that is searched.
-    """
-
-    def __call__(self, query: str, top_k: int = 3) -> Any:
-        self.append(query)
-        return search(query, top_k)
-
-    async def awaited(self, query: str, top_k: int = 3) -> Any:
-        return self(query, top_k)
-
-    def reply_to(self, number: int, answer: Said) -> Callable[[dict[str, Any]], Said]:
-        """*answer*, once the question was searched by *number*."""
-
-        def respond(body: dict[str, Any]) -> Said:
-            wait_until(lambda: self.count(QUERY) >= number)
-            return answer
-
-        return respond
+async def asearch(query: str, top_k: int = 3) -> Any:
+    return search(query, top_k)
 
 
 def waiting(wrapped: Any) -> int:
@@ -57,62 +36,54 @@ def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.
     return qtm.QueryMiddleware(transforming(kind, **more), client=client)
 
 
-async def gathered(
-    service: ModelServer, number: int, answer: Said, config: Any = None
-) -> list[qtm.Retrieval]:
-    """What *number* tasks that ask the same at once get."""
-    searched = Searched()
-    service.reply = searched.reply_to(number, answer)
-    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(config or transforming("rewrite"), client=client).wrap(
-            searched.awaited
-        )
-        return list(await asyncio.gather(*(wrapped.aretrieve(QUERY) for _ in range(number))))
+def share_one_call(service: ModelServer, answer: Said, config: Any) -> list[qtm.Retrieval]:
+    """What twelve get who ask the same at once, half of them in event loops; each searches for itself."""
+    searched: list[str] = []
+
+    def recorded(query: str, top_k: int = 3) -> Any:
+        searched.append(query)
+        return search(query, top_k)
+
+    def reply(body: dict[str, Any]) -> Said:
+        # Whoever asks joins the question that is under way before it is searched.
+        wait_until(lambda: searched.count(QUERY) >= 12)
+        return answer
+
+    service.reply = reply
+    with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        wrapped = qtm.QueryMiddleware(config, client=client).wrap(recorded)
+        with ThreadPoolExecutor(12) as pool:
+            ways = (wrapped.retrieve, lambda query: asyncio.run(wrapped.aretrieve(query)))
+            asked = [pool.submit(ways[number % 2], QUERY) for number in range(12)]
+            seen = [it.result() for it in asked]
+    assert (len(service.bodies), searched.count(QUERY)) == (1, 12)
+    return seen
 
 
-async def test_a_hundred_equal_tasks_ask_once(service: ModelServer) -> None:
-    seen = await gathered(service, MANY, GOOD)
-    assert len(service.bodies) == 1
-    assert {tuple(variant.text for variant in it.variants) for it in seen} == {
-        (QUERY, GOOD["rewrite"])
-    }
+def test_threads_and_loops_share_one_call_and_each_searches_for_itself(
+    service: ModelServer,
+) -> None:
+    seen = share_one_call(service, GOOD, transforming("rewrite"))
+    assert {it.variants[1].text for it in seen} == {GOOD["rewrite"]}
+    assert {it.status for it in seen} == {"full"}
+    assert sum(it.trace.llm_calls for it in seen) == 1
+    assert sum(it.trace.cache_hits for it in seen) == 11
     assert {it.trace.decision.reason for it in seen if not it.trace.llm_calls} == {"shared"}
 
 
-def test_threads_and_loops_share_one_call(service: ModelServer) -> None:
-    searched = Searched()
-    service.reply = searched.reply_to(12, GOOD)
-    with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(searched)
-        with ThreadPoolExecutor(12) as pool:
-            blocking = [pool.submit(wrapped.retrieve, QUERY) for _ in range(6)]
-            awaiting = [
-                pool.submit(lambda: asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(6)
-            ]
-            seen = [it.result() for it in (*blocking, *awaiting)]
-    assert len(service.bodies) == 1
-    assert {it.status for it in seen} == {"full"}
-
-
-async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(
-    service: ModelServer,
-) -> None:
+def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: ModelServer) -> None:
     config = transforming("rewrite", breaker={"failures": 0})
-    seen = await gathered(service, 20, failure(500), config)
-    assert len(service.bodies) == 1
+    seen = share_one_call(service, failure(500), config)
     assert {(it.stage, it.reason) for one in seen for it in one.degradations} == {
         ("transform.rewrite", "unavailable")
     }
-    assert {it.status for it in seen} == {"degraded"}
-    await gathered(service, 1, failure(500), config)
-    assert len(service.bodies) == 2
+    wrapped = middleware(service, breaker={"failures": 0}).wrap(search)
+    for service.reply, status in ((failure(500), "degraded"), (GOOD, "full")):
+        assert wrapped.retrieve(QUERY).status == status
 
 
 async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ModelServer) -> None:
     service.reply = service.hang
-
-    async def asearch(query: str, top_k: int = 3) -> Any:
-        return search(query, top_k)
 
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
         wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(asearch)
@@ -167,37 +138,23 @@ def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: M
 
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "tenant": {"cache": {"tenant": "other"}},
-    "model": {"transformationModel": "other"},
-    "prompt": {"llm": {"prompts": {"rewrite": "Say it better."}}},
-    "language": {"preprocess": {"language": "en"}},
-    "temperature": {"llm": {"temperature": 0.5}},
-    "guard": {"llm": {"guard": False}},
+    "tenant": {"config": {"cache": {"tenant": "other"}}},
+    "model": {"config": {"transformationModel": "other"}},
+    "prompt": {"config": {"llm": {"prompts": {"rewrite": "Say it better."}}}},
+    "language": {"config": {"preprocess": {"language": "en"}}},
+    "temperature": {"config": {"llm": {"temperature": 0.5}}},
+    "guard": {"config": {"llm": {"guard": False}}},
+    "conversation": {"history": [("user", "Who is Jaco?")]},
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_may_change_a_reply_keeps_questions_apart(change: str, service: ModelServer) -> None:
-    service.reply = {**GOOD, "hyde": "Jaco is in good health, says the vet who saw him."}
+    service.reply = {**GOOD, "standalone": QUERY, "hyde": "Jaco is in good health, says the vet."}
     wrapped = middleware(service).wrap(search)
-    wrapped.retrieve(QUERY)
-    wrapped.retrieve(QUERY)
-    assert len(service.bodies) == 1
-    wrapped.retrieve(QUERY, config=CHANGES[change])
+    for options in ({}, {}, CHANGES[change], CHANGES[change]):
+        wrapped.retrieve(QUERY, **options)
     assert len(service.bodies) == 2
-
-
-def test_conversations_keep_questions_apart(service: ModelServer) -> None:
-    service.reply = {"standalone": QUERY, **GOOD}
-    wrapped = middleware(service).wrap(search)
-    for turns in (
-        [],
-        [("user", "Who is Jaco?")],
-        [("user", "Who is Jaco?"), ("assistant", "A dog.")],
-    ):
-        for _ in range(2):
-            wrapped.retrieve(QUERY, history=turns)
-    assert len(service.bodies) == 3
 
 
 def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
