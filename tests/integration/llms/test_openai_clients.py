@@ -24,6 +24,7 @@ from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.types import Deadline
+from tests.support.living import count_new, objects
 from tests.support.model_server import ModelServer, failure
 
 TEXT = '{"rewrite": "x"}'
@@ -156,6 +157,21 @@ def test_a_deployment_of_azure_is_asked_by_its_path_with_version_and_key(
 
 
 # --- loops, threads, processes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whose", ["given", "own"])
+def test_three_event_loops_in_a_row_share_one_model_and_leave_nothing_open(
+    prompt, wire, whose: str
+) -> None:
+    server, before = wire(keep_alive), objects(is_open_client)
+    given = openai.AsyncOpenAI(base_url=server.url(), api_key="k") if whose == "given" else None
+    model = OpenAIModel("m", LlmSettings(base_url=server.url()), client=given)
+
+    async def twice() -> list[str]:
+        return [(await model.acomplete(prompt, Deadline.after(30))).text for _ in range(2)]
+
+    assert [asyncio.run(twice()) for _ in range(3)] == [[TEXT] * 2] * 3
+    assert (server.connections, count_new(is_open_client, before)) == (3, whose == "given")
 
 
 def test_blocking_calls_of_an_async_client_share_its_connections_and_end_at_the_deadline(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import openai
@@ -43,23 +42,14 @@ def test_a_retrieval_can_be_cancelled_wherever_it_waits(kind: str, cap: int) -> 
 
 
 @pytest.mark.parametrize("mode", ["plain", "synthesis"])
-def test_an_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None:
+@pytest.mark.parametrize("way", ["whole", "streamed"])
+def test_an_answer_can_be_cancelled_wherever_it_waits(mode: str, way: str) -> None:
     counted = Counted()
-    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(
-        searching(counted)
-    )
-    assert cancelled_at_every_step(lambda: wrapped.aanswer(QUERY), counted) > 10
+    settings = config(answer={"mode": mode})
+    wrapped = qtm.QueryMiddleware(settings, client=Model(counted)).wrap(searching(counted))
+    call = streaming(wrapped) if way == "streamed" else lambda: wrapped.aanswer(QUERY)
+    assert cancelled_at_every_step(call, counted) > 10
     assert asyncio.run(wrapped.aanswer(QUERY)).status == "full"
-
-
-@pytest.mark.parametrize("mode", ["plain", "synthesis"])
-def test_a_streamed_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None:
-    counted = Counted()
-    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(
-        searching(counted)
-    )
-    assert cancelled_at_every_step(streaming(wrapped), counted) > 10
-    assert asyncio.run(streaming(wrapped)()) == asyncio.run(wrapped.aanswer(QUERY)).text
 
 
 @pytest.mark.parametrize("way", ["retrieve", "stream"])
@@ -95,34 +85,6 @@ def test_whoever_waits_for_an_equal_question_is_not_cancelled_with_it() -> None:
     assert cancelled_at_every_step(call, counted) > 10
 
 
-@asynccontextmanager
-async def hanging() -> AsyncIterator[tuple[Any, Counted]]:
-    """A wrapped function of which every search hangs that is not for the question itself."""
-    counted = Counted()
-
-    async def retrieve(query: str, top_k: int = 2) -> Any:
-        with counted:
-            if query != QUERY:
-                await asyncio.Event().wait()
-            return found(query, top_k)
-
-    yield qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve), counted
-
-
-async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None:
-    async with hanging() as (wrapped, counted):
-        task = asyncio.create_task(wrapped.aretrieve(QUERY))
-        await await_until(lambda: counted.begun == 5)
-        task.cancel()
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        # The second one cut the clearing up short, which ends by itself.
-        await await_until(lambda: len(asyncio.all_tasks()) == 1)
-        assert counted.begun == counted.ended
-
-
 async def test_a_search_that_gives_itself_up_costs_its_own_variant_alone() -> None:
     async def retrieve(query: str, top_k: int = 2) -> Any:
         if query == SUBS[0]:
@@ -139,10 +101,8 @@ async def test_a_search_that_gives_itself_up_costs_its_own_variant_alone() -> No
     assert [it.variant.text for it in retrieval.rankings] == [QUERY, SUBS[1], SUBS[2]]
 
 
-def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    counted = Counted()
+def hanging(counted: Counted) -> Any:
+    """A wrapped function of which every search hangs that is not for the question itself."""
 
     async def retrieve(query: str, top_k: int = 2) -> Any:
         with counted:
@@ -150,14 +110,32 @@ def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(
                 await asyncio.Event().wait()
             return found(query, top_k)
 
-    loop = asyncio.new_event_loop()
-    wrapped = qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve)
-    task = loop.create_task(wrapped.aretrieve(QUERY))
+    return qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve)
+
+
+async def test_a_call_that_is_cancelled_twice_ends_everything_it_began() -> None:
+    counted = Counted()
+    task = asyncio.create_task(hanging(counted).aretrieve(QUERY))
+    await await_until(lambda: counted.begun == 5)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    # The second one cut the clearing up short, which ends by itself.
+    await await_until(lambda: len(asyncio.all_tasks()) == 1)
+    assert counted.begun == counted.ended
+
+
+def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted, loop = Counted(), asyncio.new_event_loop()
+    task = loop.create_task(hanging(counted).aretrieve(QUERY))
     loop.run_until_complete(await_until(lambda: counted.begun == 5))
     loop.close()
     del task
     gc.collect()
-    # asyncio itself tells that tasks were pending; anything that is raised on the way fails this
-    # test.
+    # asyncio itself tells that tasks were pending; anything else that is raised fails this test.
     assert {record.name for record in caplog.records} == {"asyncio"}
     assert counted.begun == counted.ended

@@ -136,29 +136,3 @@ def test_an_interrupt_at_any_line_around_the_search_leaves_the_middleware_usable
         """
     )
     assert printed == "True []\n"
-
-
-def test_an_interrupt_ends_an_awaited_call_and_all_it_began() -> None:
-    printed = python(
-        """
-        began, ended = [], []
-
-        async def hanging(query, top_k=3):
-            began.append(query)
-            try:
-                if query != QUERY:
-                    if len(began) == 4:
-                        os.kill(os.getpid(), signal.SIGINT)
-                    await asyncio.sleep(600)
-                return search(query)
-            finally:
-                ended.append(query)
-
-        wrapped = qtm.QueryMiddleware(CONFIG, client=model()).wrap(hanging)
-        try:
-            asyncio.run(wrapped.aretrieve(QUERY))
-        except KeyboardInterrupt:
-            print("interrupted", sorted(began) == sorted(ended) == sorted([QUERY, *SUBS]))
-        """
-    )
-    assert printed == "interrupted True\n"

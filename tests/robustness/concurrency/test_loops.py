@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import json
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import openai
@@ -16,13 +11,11 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.completions import completion
 from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, config, found, scripted
 from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.thorough
 
-COUNTING = threading.Lock()
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -51,48 +44,6 @@ def searched(retrieval: qtm.Retrieval) -> list[str]:
     return [it.variant.text for it in retrieval.rankings]
 
 
-class KeptAlive(BaseHTTPRequestHandler):
-    """A service that keeps its connections open, which that of the other tests does not."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    opened = 0
-
-    def setup(self) -> None:
-        super().setup()
-        with COUNTING:
-            KeptAlive.opened += 1
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps(completion(json.dumps({"rewrite": REWRITE}))).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-class Quiet(ThreadingHTTPServer):
-    def handle_error(self, *_: object) -> None:
-        """A client may hang up when its loop ends."""
-
-
-@pytest.fixture
-def kept() -> Iterator[str]:
-    KeptAlive.opened = 0
-    with Quiet(("127.0.0.1", 0), KeptAlive) as server:
-        thread = threading.Thread(
-            target=partial(server.serve_forever, poll_interval=0.01), daemon=True
-        )
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
-
-
 def run_by_uvloop(coroutine: Coroutine[Any, Any, Any]) -> Any:
     import uvloop
 
@@ -116,33 +67,21 @@ def own_account(monkeypatch: pytest.MonkeyPatch, house: ModelServer) -> None:
 
 
 @every_loop
-def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(
+def test_blocking_calls_awaited_ones_and_streams_work_in_a_running_loop(
     run: Run, house: ModelServer
 ) -> None:
-    async def cell() -> Any:
+    async def cell() -> tuple[list[Any], str]:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
             with openai.OpenAI(base_url=house.url, api_key="sk-x") as other:
                 middleware = qtm.QueryMiddleware(config("rewrite"), client=(other, client))
                 both = middleware.wrap(plain), middleware.wrap(awaited)
-                return (
-                    both[0].retrieve(QUERY),
-                    await both[1].aretrieve(QUERY),
-                    await both[0].aretrieve(QUERY),
-                )
+                made = [both[0].retrieve(QUERY), await both[1].aretrieve(QUERY)]
+                stream = both[1].astream_answer(QUERY)
+                return made, "".join([piece async for piece in stream])
 
-    assert [searched(it) for it in run(cell())] == [[QUERY, REWRITE]] * 3
-
-
-@every_loop
-def test_an_answer_is_streamed_under_every_loop(run: Run, house: ModelServer) -> None:
-    async def streamed() -> str:
-        async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
-            stream = (
-                qtm.QueryMiddleware(config(), client=client).wrap(awaited).astream_answer(QUERY)
-            )
-            return "".join([piece async for piece in stream])
-
-    assert run(streamed()) == ANSWER
+    made, answer = run(cell())
+    assert [searched(it) for it in made] == [[QUERY, REWRITE]] * 2
+    assert answer == ANSWER
 
 
 @every_loop
@@ -162,43 +101,6 @@ def test_three_loops_in_a_row_share_one_middleware_with_a_client_of_its_own(
 
     assert [searched(it) for _ in range(3) for it in run(one())] == [[QUERY, REWRITE]] * 6
     middleware.close()
-
-
-def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_and_loops_of_all_kinds(
-    kept: str,
-) -> None:
-    """Two hundred calls: of the caller's own, blocking ones, awaited ones, and loops that soon end."""
-    client = openai.AsyncOpenAI(base_url=kept, api_key="sk-x", max_retries=0)
-    middleware = qtm.QueryMiddleware(config("rewrite"), client=client)
-    wrapped = middleware.wrap(plain)
-
-    async def own() -> str:
-        made = await client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "hello"}]
-        )
-        return made.choices[0].message.content or ""
-
-    async def application() -> tuple[list[Any], list[str]]:
-        ours, theirs = [], []
-        for _ in range(12):
-            threads = [asyncio.to_thread(wrapped.retrieve, QUERY) for _ in range(5)]
-            ours += await asyncio.gather(*threads, *(wrapped.aretrieve(QUERY) for _ in range(5)))
-            theirs += await asyncio.gather(*(own() for _ in range(5)))
-        await client.close()
-        return ours, theirs
-
-    ours, theirs = asyncio.run(application())
-    ours += [wrapped.retrieve(QUERY) for _ in range(10)]
-    steady = KeptAlive.opened
-    ours += [asyncio.run(wrapped.aretrieve(QUERY)) for _ in range(10)]
-    middleware.close()
-    assert [searched(it) for it in ours] == [[QUERY, REWRITE]] * 140
-    assert [json.loads(it) for it in theirs] == [{"rewrite": REWRITE}] * 60
-    # Five at a time in each of three pools, some anew where they were idle for long, and one for
-    # each loop that ends.
-    assert steady <= 30
-    assert KeptAlive.opened - steady == 10
-    gc.collect()
 
 
 def remembering() -> dict[str, Any]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from typing import Any
-
 import pytest
 
-import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
-from tests.support.concurrency_world import QUERY, SUBS, config, found, python, scripted
+from tests.support.concurrency_world import python
 from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.thorough
@@ -129,16 +124,6 @@ print(len(known) > 5, together or [name for name, _ in known], work())
 # --- started anew ---------------------------------------------------------------------------------
 
 
-def plain(query: str, top_k: int = 2) -> Any:
-    return found(query, top_k)
-
-
-def in_a_process(number: int) -> tuple[int, str, list[str]]:
-    wrapped = qtm.QueryMiddleware(config(), client=ScriptedModel(scripted)).wrap(plain)
-    retrieval = wrapped.retrieve(QUERY)
-    return number, retrieval.status, [it.text for it in retrieval.variants]
-
-
 def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(
     house: ModelServer,
 ) -> None:
@@ -161,16 +146,6 @@ print([in_child(work) for _ in range(4)])
     )
     assert printed == "[True, True, True, True]\n"
     assert len(house.bodies) == 4 * 2
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_of_a_pool_retrieve_for_themselves(method: str) -> None:
-    assert in_a_process(0)[1] == "full"
-    with multiprocessing.get_context(method).Pool(2) as pool:
-        made = pool.map(in_a_process, range(4))
-        pool.close()
-        pool.join()
-    assert made == [(number, "full", [QUERY, *SUBS]) for number in range(4)]
 
 
 # --- at the end -----------------------------------------------------------------------------------
