@@ -18,7 +18,6 @@ from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.providers.embedding import CallableEmbedder, query_embedder
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.model_server import failure
-from tests.support.tiny_models import embedder_folder
 
 Embed = Callable[[CallableEmbedder, Sequence[str]], list[list[float]]]
 TEXTS = ["one", "two words", "three"]
@@ -43,10 +42,6 @@ def of_list(texts: list[str]) -> list[list[float]]:
     return [true(text) for text in texts]
 
 
-def of_sequence(given: Sequence[str]) -> Any:
-    return (true(text) for text in given)
-
-
 def of_either(given: str | list[str]) -> Any:
     assert isinstance(given, list)
     return np.array(of_list(given))
@@ -60,7 +55,6 @@ LISTS: dict[str, Any] = {
     "named texts": lambda texts: of_list(texts),
     "named input, keyword only": lambda *, input, model="m": of_list(input),  # noqa: A006
     "annotated": of_list,
-    "annotated otherwise": of_sequence,
     "either": of_either,
     "async": of_list_awaited,
 }
@@ -167,9 +161,6 @@ def test_anything_else_is_an_embedding_error_without_the_text(embed: Embed, resu
     assert "Jaco" not in str(caught.value)
 
 
-# --- real clients and models ----------------------------------------------------------------------
-
-
 @both_ways
 def test_the_create_method_of_openai_will_do_for_one_request(
     embed: Embed, httpserver: HTTPServer
@@ -182,30 +173,3 @@ def test_the_create_method_of_openai_will_do_for_one_request(
         server.faults = [failure(401)]
         with pytest.raises(openai.AuthenticationError):
             embed(embedder, ["one"])
-        of_one = CallableEmbedder(
-            lambda text: client.embeddings.create(model="tiny", input=text).data[0].embedding
-        )
-        assert embed(of_one, ["one", "two"]) == server.expected(["one", "two"])
-
-
-@pytest.mark.thorough
-def test_a_model_of_sentence_transformers_embeds_questions_and_passages_as_it_should(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    folder = embedder_folder(tmp_path_factory.mktemp("models") / "tiny")
-    prompts = {"query": "text: ", "document": ""}
-    model = SentenceTransformer(str(folder), device="cpu", prompts=prompts)
-    near = partial(pytest.approx, abs=1e-6)
-    questions, passages = query_embedder(model), CallableEmbedder(model)
-    assert questions.embed(TEXTS) == [near(model.encode_query(it).tolist()) for it in TEXTS]
-    assert passages.embed(TEXTS) == [near(model.encode_document(it).tolist()) for it in TEXTS]
-    for fn in (
-        model.encode,
-        lambda text: model.encode(text, convert_to_tensor=True),
-        lambda text: model.encode([text]),
-    ):
-        assert blocking(CallableEmbedder(fn), TEXTS) == [
-            near(model.encode(it).tolist()) for it in TEXTS
-        ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -86,13 +85,6 @@ def test_a_text_the_service_finds_too_long_is_halved_alone(server: EmbeddingsSer
         embedder.embed([TEXT])
 
 
-def test_no_request_is_larger_than_the_service_takes(server: EmbeddingsServer) -> None:
-    texts = [f"{number} {'x' * 20_000}" for number in range(40)]
-    with made(server) as embedder:
-        assert embedder.embed(texts) == server.expected(texts)
-    assert max(len("".join(sent)) for sent in server.sent) <= 300_000
-
-
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_what_may_pass_is_tried_again_as_often_as_the_client_would(
     server: EmbeddingsServer, status: int
@@ -157,14 +149,3 @@ def test_a_given_client_is_used_and_stays_open(server: EmbeddingsServer) -> None
     double = SimpleNamespace(embeddings=SimpleNamespace(create=create))
     assert OpenAIEmbedder("m", client=double).embed([TEXT]) == [[1.0, 2.0]]
     assert (seen[0]["model"], seen[0]["input"]) == ("m", [TEXT])
-
-
-def test_threads_share_one_client_and_after_close_there_is_another(
-    server: EmbeddingsServer,
-) -> None:
-    with made(server) as embedder:
-        with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda number: embedder.embed([f"text {number}"]), range(24)))
-        assert found == [server.expected([f"text {number}"]) for number in range(24)]
-        embedder.close()
-        assert embedder.embed([TEXT]) == server.expected([TEXT])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers.rerankers import cross_encoder
@@ -71,13 +70,6 @@ def test_long_texts_are_cut_at_the_length_that_is_given(
     assert one == pytest.approx(other, abs=1e-6)
     one, other = reranker.rerank(QUERY, ["one two nike jaco", "one two strategy shoes"])
     assert one != pytest.approx(other, abs=1e-6)
-
-
-def test_a_model_that_gives_classes_is_no_reranker(tmp_path: Path) -> None:
-    classes = CrossEncoderReranker(str(bert_folder(tmp_path, labels=3)), device="cpu")
-    with pytest.raises(ModelError, match="one finite number") as caught:
-        classes.rerank(QUERY, TEXTS)
-    assert caught.value.reason == "unparsable"
 
 
 def test_a_model_known_to_bring_code_is_refused_until_that_may_run() -> None:
@@ -144,18 +136,3 @@ def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
     later = cross_encoder.monotonic() + cross_encoder.AGAIN_SECONDS
     monkeypatch.setattr(cross_encoder, "monotonic", lambda: later)
     assert len(reranker.rerank(QUERY, TEXTS)) == len(TEXTS)
-
-
-def test_why_a_model_cannot_be_had_is_noted() -> None:
-    config = {
-        "rerank": {"enabled": True, "model": "/no/such/folder"},
-        "limits": {"deadlineMs": 50_000},
-    }
-    found = (
-        qtm.QueryMiddleware(config)
-        .wrap(lambda query: [{"text": text} for text in TEXTS])
-        .retrieve(QUERY)
-    )
-    assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
-    (why,) = [why for stage, why in found.trace.notes if stage == "rerank"]
-    assert "the folder /no/such/folder does not exist" in why

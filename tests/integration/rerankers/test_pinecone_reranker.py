@@ -84,16 +84,6 @@ def test_an_answer_without_one_score_a_text_is_refused(
         reranker.rerank("apple", ["apple", "pear"])
 
 
-def test_without_a_client_one_is_made_of_the_environment_on_first_use(world: PineconeWorld) -> None:
-    reranker = PineconeReranker(MODEL)
-    assert world.exchanges == []
-    assert reranker.rerank("apple", ["apple"]) == reranker.rerank("apple", ["apple"]) == [1.0]
-    reranker.close()
-    reranker.close()
-    assert reranker.rerank("apple", ["apple"]) == [1.0]
-    reranker.close()
-
-
 def test_a_middleware_closes_the_client_it_made_and_no_other(
     world: PineconeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
