@@ -39,15 +39,3 @@ def test_decomposed_letters_make_no_difference(rows: dict[str, str]) -> None:
 def test_the_language_of_a_question_is_found(language: str) -> None:
     found = {query: extract_keywords(query).language for query in BY_LANGUAGE[language]}
     assert found == dict.fromkeys(found, language)
-
-
-def test_a_word_of_two_languages_is_told_by_what_follows_it() -> None:
-    languages = {
-        "Was Amy Winehouse a fan of Star Wars?": "en",
-        "Was he a good student?": "en",
-        "Was Amy in Berlin?": "en",
-        "Was macht Amy in Berlin?": "de",
-        "Was kostet Pizza in Berlin?": "de",
-        "was hilft gegen kopfschmerzen": "de",
-    }
-    assert {query: extract_keywords(query).language for query in languages} == languages

@@ -48,23 +48,6 @@ def understood(question: Question, query: str = QUERY) -> Transformation:
 # --- what is asked --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("rewrite", ["rewrite"]),
-        ("stepback", ["stepback"]),
-        ("decompose", ["decompose"]),
-        ("multi_query", ["multi_query"]),
-        ("hyde", ["hyde"]),
-        ("keywords", ["keywords"]),
-        ("combined", ["combined"]),
-        ("all", ["rewrite", "stepback", "decompose"]),
-    ],
-)
-def test_each_type_asks_its_own_prompts(kind: str, expected: list[str]) -> None:
-    assert modes(Question(QUERY, (), settings(kind))) == expected
-
-
 def test_in_a_conversation_all_asks_for_the_standalone_form_first() -> None:
     question = Question("And in 2024?", HISTORY, settings("all"))
     assert modes(question) == ["standalone"]
@@ -83,76 +66,7 @@ def test_without_a_standalone_form_the_question_itself_is_asked_about(reply: Any
     assert {prompt.query for prompt in question.prompts} == {"And in 2024?"}
 
 
-def test_in_a_conversation_one_prompt_asks_for_both() -> None:
-    (prompt,) = Question("And in 2024?", HISTORY, settings("rewrite")).prompts
-    assert [wanted.name for wanted in prompt.fields] == ["standalone", "rewrite"]
-
-
-def test_no_instruction_holds_a_word_of_the_user() -> None:
-    for kind in ("rewrite", "all", "combined", "hyde"):
-        for prompt in Question(QUERY, HISTORY, settings(kind)).prompts:
-            assert "Acme" not in prompt.system
-            assert json.loads(prompt.user)["query"] == QUERY
-
-
-# --- what is remembered ---------------------------------------------------------------------------
-
-
-def key(question: str = QUERY, history: tuple[Message, ...] = (), **more: Any) -> Any:
-    model = more.pop("model", "m")
-    return Question(question, history, settings(**more)).build_cache_key(model)
-
-
-def test_equal_questions_share_a_key() -> None:
-    assert key() == key()
-    assert hash(key()) == hash(key())
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"question": "What did Acme pay?"},
-        {"history": HISTORY},
-        {"model": "other"},
-        {"kind": "hyde"},
-        {"temperature": 0.5},
-        {"prompts": {"rewrite": "Say it in other words."}},
-    ],
-    ids=lambda it: next(iter(it)),
-)
-def test_different_questions_have_different_keys(other: dict[str, Any]) -> None:
-    assert key() != key(**other)
-
-
 # --- what is made of the replies ------------------------------------------------------------------
-
-
-def test_the_parts_of_several_replies_become_one() -> None:
-    question, trace = Question(QUERY, (), settings("all")), Trace()
-    question.read_replies(
-        came(
-            {"rewrite": "How much money did Acme pay for order A-113 in 2023?"},
-            {"step_back": "What do customers pay for orders?"},
-            {
-                "sub_queries": [
-                    "What was order A-113 of Acme?",
-                    "Which payments did Acme make in 2023?",
-                ]
-            },
-        ),
-        trace,
-    )
-    made = understood(question)
-    assert made.rewrite == "How much money did Acme pay for order A-113 in 2023?"
-    assert made.step_back == "What do customers pay for orders?"
-    assert len(made.sub_queries) == 2
-    assert question.reply_degradations == []
-    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens, trace.cost_usd) == (
-        3,
-        30,
-        15,
-        0.75,
-    )
 
 
 @pytest.mark.parametrize(
@@ -190,33 +104,6 @@ def test_a_call_that_failed_has_cost_nothing_where_it_is_free_and_nobody_knows_w
         0,
     )
     assert trace.cost_usd == (0.0 if error.is_free else None)
-
-
-def test_one_part_that_fails_leaves_the_others() -> None:
-    question = Question(QUERY, (), settings("all"))
-    question.read_replies(
-        came(None, {"step_back": "What do customers pay for orders?"}, ModelError("empty")), Trace()
-    )
-    made = understood(question)
-    assert (made.rewrite, made.step_back, made.sub_queries) == (
-        None,
-        "What do customers pay for orders?",
-        (),
-    )
-    assert [it.reason for it in question.reply_degradations] == ["timeout", "empty"]
-
-
-def test_a_rewrite_gets_back_what_it_lost() -> None:
-    question = Question(QUERY, (), settings())
-    question.read_replies(
-        came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace()
-    )
-    made = understood(question)
-    assert made.rewrite == "How much money did Acme pay for order A-113? (2023)"
-    assert (
-        "rewrite",
-        f"repaired: number {QUERY.index('2023')}:{QUERY.index('2023') + 4}",
-    ) in made.notes
 
 
 def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> None:

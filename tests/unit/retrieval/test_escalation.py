@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.testing import ScriptedModel
 from tests.support.retrieval_world import (
     FOLLOW_UP,
     HISTORY,
@@ -21,7 +19,6 @@ from tests.support.retrieval_world import (
     message,
     reasons,
     scripted,
-    search,
     transforming,
 )
 
@@ -41,15 +38,6 @@ def test_a_remembered_transformation_costs_no_second_call(way: Way) -> None:
     assert sorted(searched.texts) == sorted([QUERY, REWRITE] * 2)  # results are never remembered
 
 
-def test_functions_of_one_middleware_share_their_transformations() -> None:
-    model = ScriptedModel(scripted)
-    qm = qtm.QueryMiddleware(transforming("rewrite"), client=model)
-    qm.wrap(lambda query, top_k=4: search(query, top_k))(QUERY)
-    qm.wrap(lambda query: search(query, 3))(QUERY)
-    qm.transform(QUERY)
-    assert len(model.prompts) == 1
-
-
 DIFFERENT: dict[str, dict[str, Any]] = {
     "type": {"config": {"transformationType": "hyde"}},
     "tenant": {"config": {"cache": {"tenant": "other"}}},
@@ -66,13 +54,6 @@ def test_what_is_asked_differently_is_asked_again(name: str) -> None:
     again = searched.retrieve(QUERY, **DIFFERENT[name])
     assert len(searched.model.prompts) == 2
     assert again.trace.cache_hits == 0
-
-
-def test_nothing_is_remembered_where_the_cache_is_off() -> None:
-    searched = Way("sync").wrap(config=transforming("rewrite", cache={"enabled": False}))
-    searched.retrieve(QUERY)
-    searched.retrieve(QUERY)
-    assert len(searched.model.prompts) == 2
 
 
 def test_a_failure_is_not_remembered() -> None:
@@ -181,15 +162,6 @@ def test_auto_asks_only_where_the_first_result_is_unsure(scores: list[float], ca
     assert decision.signals["lead"] == pytest.approx(scores[0] - scores[1])
     assert (decision.signals["doubt"] > decision.signals["threshold"]) is call
     assert asked == ([QUERY, REWRITE] if call else [QUERY])
-
-
-def test_auto_asks_in_every_conversation() -> None:
-    searched = Way("sync").wrap(
-        config=transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0})
-    )
-    decision = searched.retrieve(FOLLOW_UP, history=HISTORY).trace.decision
-    assert decision is not None
-    assert (decision.call, decision.reason) == (True, "conversation")
 
 
 NEW_TOPIC = "What is the boiling point of liquid nitrogen at sea level?"

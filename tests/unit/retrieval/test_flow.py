@@ -17,7 +17,6 @@ from qtmiddleware.types import Deadline
 from tests.support.retrieval_world import (
     FOLLOW_UP,
     HISTORY,
-    PASSAGES,
     QUERY,
     REPLIES,
     WIDE,
@@ -25,8 +24,6 @@ from tests.support.retrieval_world import (
     every_way,
     ids,
     kinds,
-    message,
-    off,
     scripted,
     search,
     transforming,
@@ -113,18 +110,6 @@ def test_what_can_be_done_at_the_same_time_is(name: str, way: str) -> None:
         retrieval = asyncio.run(qm.wrap(meeting.asearch).aretrieve(query, history=history))
     assert retrieval.trace.llm_calls == calls
     assert retrieval.status == "full"
-
-
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_all_variants_are_searched_at_the_same_time(way: str) -> None:
-    meeting = Meeting(round_of={"variants": 2})
-    meeting.waits = frozenset(SUBS)
-    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
-    if way == "sync":
-        retrieval = qm.wrap(meeting.search).retrieve(QUERY)
-    else:
-        retrieval = asyncio.run(qm.wrap(meeting.asearch).aretrieve(QUERY))
-    assert (retrieval.status, retrieval.trace.searches) == ("full", 3)
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
@@ -368,31 +353,6 @@ def test_a_question_that_opens_a_new_topic_is_searched_as_it_stands() -> None:
     assert retrieval.rankings[0].variant == qtm.Variant("original", question)
 
 
-HISTORIES: dict[str, list[Any]] = {
-    "mappings": list(HISTORY),
-    "pairs": [(turn["role"], turn["content"]) for turn in HISTORY],
-    "objects": [qtm.Message(turn["role"], turn["content"]) for turn in HISTORY],
-    "with a blank turn": [*HISTORY, message("assistant", " ")],
-    "without content": [*HISTORY, {"role": "assistant", "content": None}],
-}
-
-
-@pytest.mark.parametrize("name", HISTORIES)
-def test_a_history_may_have_any_usual_form(name: str) -> None:
-    searched = Way("sync").wrap(config=transforming("rewrite"))
-    searched.retrieve(FOLLOW_UP, history=iter(HISTORIES[name]))
-    assert [(turn.role, turn.content) for turn in searched.model.prompts[0].history] == [
-        (turn["role"], turn["content"]) for turn in HISTORY
-    ]
-
-
-@pytest.mark.parametrize("history", [None, (), []])
-def test_without_a_history_no_standalone_form_is_asked_for(history: Any) -> None:
-    searched = Way("sync").wrap(config=transforming("rewrite"))
-    searched.retrieve(QUERY, history=history)
-    assert [wanted.name for wanted in searched.model.prompts[0].fields] == ["rewrite"]
-
-
 # --- what is searched -----------------------------------------------------------------------------
 
 
@@ -409,31 +369,6 @@ def test_what_the_stripped_query_is_used_for_is_set(apply_to: str, text: str, wa
     assert retrieval.original_query == QUERY
     assert retrieval.variants == (qtm.Variant("original", text),)
     assert any(stage.name == "keyword_evidence" for stage in retrieval.trace.stages) == weighs
-
-
-@every_way
-def test_candidates_are_asked_for_and_cut_back(way: Way) -> None:
-    searched = way.wrap(config={"keywordEvidence": {"candidates": 6}})
-    retrieval = searched.retrieve(QUERY, top_k=2)
-    assert searched.calls == [(QUERY, 6)]
-    assert len(retrieval.response) == len(retrieval.matches) == 2
-    assert len(retrieval.rankings[0].keys) == len(retrieval.fused) == 6
-
-
-@every_way
-def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        if top_k > 5:
-            raise ValueError("at most 5")
-        return search(query, top_k)
-
-    searched = way.wrap(respond)
-    first, second = searched.retrieve(QUERY, top_k=3), searched.retrieve(QUERY, top_k=3)
-    assert searched.calls == [(QUERY, WIDE), (QUERY, 3), (QUERY, 3)]
-    assert ("keyword_evidence", f"the function rejects {WIDE} candidates") in first.trace.notes
-    assert (first.trace.searches, second.trace.searches) == (2, 1)
-    assert first.matches == second.matches
-    assert first.status == "full"
 
 
 @every_way
@@ -464,34 +399,6 @@ def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(
 
 
 @every_way
-def test_never_fewer_passages_are_asked_for_than_by_the_caller(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.call.MAX_CANDIDATE_CHARS", 1)
-    searched = way.wrap()
-    retrievals = [searched.retrieve(QUERY, top_k=3) for _ in range(2)]
-    assert searched.calls == [(QUERY, WIDE), (QUERY, 3)]
-    assert [len(it.response) for it in retrievals] == [3, 3]
-    assert retrievals[1].trace.notes[0][1].startswith(f"3 candidates instead of {WIDE}")
-
-
-@every_way
-def test_an_error_that_is_not_about_candidates_is_not_remembered(way: Way) -> None:
-    mood = ["bad", "bad"]
-
-    def respond(query: str, top_k: int) -> Any:
-        if mood:
-            raise ValueError(mood.pop())
-        return search(query, top_k)
-
-    searched = way.wrap(respond)
-    with pytest.raises(ValueError, match="bad"):
-        searched.retrieve(QUERY, top_k=3)
-    searched.retrieve(QUERY, top_k=3)
-    assert searched.calls == [(QUERY, WIDE), (QUERY, 3), (QUERY, WIDE)]
-
-
-@every_way
 def test_evidence_without_text_keeps_the_order_and_says_so(way: Way) -> None:
     searched = way.wrap(
         lambda query, top_k: [
@@ -508,30 +415,6 @@ def test_evidence_without_a_keyword_in_any_text_keeps_the_order_and_says_so() ->
     retrieval = Way("sync").wrap().retrieve("Kubernetes upgrade?", top_k=8)
     assert ids(retrieval) == [row["id"] for row in search("Kubernetes upgrade?", 8)]
     assert ("keyword_evidence", "no keyword in any candidate; order kept") in retrieval.trace.notes
-
-
-def test_the_field_that_holds_the_text_is_set() -> None:
-    def respond(query: str, top_k: int) -> Any:
-        return [
-            {**row, "metadata": {"a": {"b": row["metadata"]["text"]}}}
-            for row in search(query, top_k)
-        ]
-
-    named = (
-        Way("sync")
-        .wrap(respond, config={"keywordEvidence": {"fields": {"text": "a.b"}}})
-        .retrieve(QUERY)
-    )
-    assert named.matches[0].text == PASSAGES["health"]
-    assert not any("no text" in note for _, note in named.trace.notes)
-
-
-def test_off_means_the_functions_own_call() -> None:
-    retrieval = Way("sync").wrap(config=off()).retrieve(QUERY, top_k=3)
-    assert retrieval.response == search(QUERY, 3)
-    assert retrieval.trace.searches == 1
-    assert retrieval.trace.decision is not None
-    assert retrieval.trace.decision.reason == "no_transformation"
 
 
 def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
@@ -604,13 +487,3 @@ def test_what_fails_inside_after_the_caller_s_own_search_asks_the_function_no_se
     found = qtm.QueryMiddleware().wrap(counted).retrieve(QUERY)
     assert found.response == search(QUERY, 100)
     assert (found.status, asked) == ("degraded", [100])
-
-
-def test_what_fails_inside_around_a_response_that_cannot_be_read_leaves_the_response(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.plan.prepare_query", fails)
-    response = object()
-    found = qtm.QueryMiddleware().wrap(lambda query: response).retrieve(QUERY)
-    assert found.response is response
-    assert (found.matches, found.status) == ((), "degraded")

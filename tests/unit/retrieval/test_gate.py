@@ -1,22 +1,127 @@
-"""The gate: when a question is worth a call to the model."""
+"""The gate: what a first result says of itself, and when a question is worth a call to the model."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import isfinite
 from random import Random
-from threading import Barrier
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
+from qtmiddleware.retrieval.gate import (
+    MAX_OBSERVED,
+    Gate,
+    classify_trivial_query,
+    measure_signals,
+)
+from tests.support.retrieval_world import (
+    FOLLOW_UP,
+    HISTORY,
+    PASSAGES,
+    QUERY,
+    Searched,
+    Way,
+    every_way,
+    search,
+    transforming,
+)
+
+# --- before anything was searched -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "queries"),
+    [
+        ("small_talk", "hi|Hello!|  hey  |Thank you very much.|good   morning|¡Hola!|Vielen Dank.|d’accord"),
+        ("only_identifiers", "ERR-4711|  ERR-4711, SKU 12?|A-1 A-12|https://example.org/x?id=1|42 42"),
+        ("", "|?|hi what is RAG|thanks for the invoice number|OKR|what is ERR-4711|ERR-4711 東京|x1"),
+    ],
+)  # fmt: skip
+def test_only_small_talk_and_identifiers_alone_need_no_model(kind: str, queries: str) -> None:
+    known = ["ERR-4711", "SKU 12", "A-1", "A-12", "https://example.org/x?id=1", "42", "1"]
+    for query in queries.split("|"):
+        assert classify_trivial_query(query, [it for it in known if it in query]) == kind, query
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scores", "lead"),
+    [
+        ([0.9, 0.8, 0.7, *[0.3] * 7, 0.1], 0.6),
+        ([0.9, 0.7, 0.2, 0.2], 0.7),
+        ([0.1, 0.3, 0.5, 0.5], 0.4),
+        ([0.9, None, 0.5], None),
+        ([0.5], None),
+    ],
+    ids=["first over tenth", "first over last", "distances", "a gap", "one"],
+)
+def test_the_lead_is_how_far_the_first_stands_above_the_tenth(
+    scores: list[float | None], lead: float | None
+) -> None:
+    assert measure_signals(scores, [], "") == (
+        {} if lead is None else {"lead": pytest.approx(lead)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "coverage"),
+    [
+        (["Jaguars live in the Pantanal.", "They eat fish."], 1.0),
+        (["Jaguars live there."], 1 / 3),
+        (["cats", "dogs", "birds", "jaguar fish Pantanal"], 0.0),
+        (["fishing in a PANTANAL boat"], 1 / 3),
+        ([None, "a fish"], 1 / 3),
+    ],
+)
+def test_coverage_is_the_share_of_the_keywords_in_the_first_three_passages(
+    texts: list[str | None], coverage: float
+) -> None:
+    assert measure_signals([], texts, "jaguar fish Pantanal")["coverage"] == pytest.approx(coverage)
+
+
+FALLING = [0.9, 0.8, 0.7, 0.6]
+
+
+def test_the_agreement_is_how_high_the_scores_put_what_the_words_put_first() -> None:
+    texts = ["a jaguar and its fish", "cats", "dogs", "birds"]
+    for moved, agreement in ((texts, 1.0), ([*texts[1:3], texts[0], texts[3]], 1 / 3)):
+        found = measure_signals(FALLING, moved, "jaguar fish")
+        assert found["agreement"] == pytest.approx(agreement)
+    # A word that few passages hold decides which one the words put first.
+    texts = ["cats and dogs", "a cat", "a jaguar cat", "cats"]
+    assert measure_signals(FALLING, texts, "cat jaguar")["agreement"] == pytest.approx(1 / 3)
+
+
+def test_the_joint_lead_is_longer_where_one_passage_holds_the_words_than_where_many_do() -> None:
+    one = measure_signals(FALLING, ["jaguar fish", "cats", "dogs", "birds"], "jaguar fish")
+    many = measure_signals(FALLING, ["jaguar fish"] * 4, "jaguar fish")
+    assert one["lead"] == many["lead"]
+    assert one["joint_lead"] > many["joint_lead"] == pytest.approx(many["lead"])
+
+
+@given(
+    st.lists(st.none() | st.floats(), max_size=12),
+    st.lists(st.none() | st.text(), max_size=12),
+    st.text(),
+    st.sampled_from(["", "en", "de"]),
+)
+def test_whatever_came_every_signal_is_a_number(
+    scores: list[float | None], texts: list[str | None], keywords: str, language: str
+) -> None:
+    signals = measure_signals(scores, texts, keywords, language)
+    assert all(isfinite(value) for value in signals.values())
+
+
+# --- what is decided ------------------------------------------------------------------------------
 
 WORDS = ["jaguar", "pantanal", "fish", "river", "night"]
 KEYWORDS = " ".join(WORDS)
-
 UNSURE = ([0.80, 0.79, 0.79, 0.78], ["cats", "dogs", "night", "jaguar fish river"])
 CLEAR = ([0.95, 0.70, 0.30, 0.20], ["jaguar fish pantanal", "jaguar river night", "jaguar", "cats"])
 
@@ -24,10 +129,8 @@ CLEAR = ([0.95, 0.70, 0.30, 0.20], ["jaguar fish pantanal", "jaguar river night"
 def results(seed: int, count: int) -> list[list[float]]:
     """First results of an index: each falls off from its best score at a pace of its own."""
     random = Random(seed)
-    return [
-        [0.9 - pace * place for place in range(10)]
-        for pace in (random.random() * 0.05 for _ in range(count))
-    ]
+    paces = [random.random() * 0.05 for _ in range(count)]
+    return [[0.9 - pace * place for place in range(10)] for pace in paces]
 
 
 def passages(seed: int, count: int) -> Iterator[tuple[list[float], list[str]]]:
@@ -35,228 +138,152 @@ def passages(seed: int, count: int) -> Iterator[tuple[list[float], list[str]]]:
     random = Random(seed)
     for scores in results(seed, count):
         held = random.random()
-        yield (
-            scores,
-            [" ".join(word for word in WORDS if random.random() < held) or "cats" for _ in scores],
-        )
+        texts = [[word for word in WORDS if random.random() < held] for _ in scores]
+        yield scores, [" ".join(words) or "cats" for words in texts]
 
 
-# --- what is decided ------------------------------------------------------------------------------
+def decide(gate: Gate, scores: Any, texts: Any = (), *, rate: float = 0.35) -> Any:
+    return gate.decide_model_call(scores, texts, KEYWORDS, target_call_rate=rate)
+
+
+def rate_of(decisions: Any, first: int = 0) -> float:
+    calls = [decision.call for decision in decisions][first:]
+    return sum(calls) / len(calls)
 
 
 def test_an_unsure_result_asks_and_a_clear_one_does_not_before_anything_is_known() -> None:
-    asked, left = (
-        Gate().decide_model_call(*it, KEYWORDS, target_call_rate=0.35) for it in (UNSURE, CLEAR)
-    )
+    asked, left = (decide(Gate(), *result) for result in (UNSURE, CLEAR))
     assert (asked.call, asked.reason) == (True, "unsure_first_result")
     assert (left.call, left.reason) == (False, "clear_first_result")
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.1, 40.0])
-def test_scores_alone_are_enough_to_decide_whatever_their_scale(scale: float) -> None:
-    for scores, call in ((UNSURE[0], True), (CLEAR[0], False)):
-        gate = Gate()
-        for lead in (0.1, 0.2, 0.3):
-            gate.decide_model_call([scale, scale * (1 - lead)], target_call_rate=0.35)
-        scaled = [scale * score for score in scores]
-        assert gate.decide_model_call(scaled, target_call_rate=0.35).call == call
-
-
-def test_texts_alone_are_enough_to_decide() -> None:
-    asked, left = (
-        Gate().decide_model_call([None] * 4, texts, KEYWORDS, target_call_rate=0.35)
-        for _, texts in (UNSURE, CLEAR)
-    )
-    assert (asked.call, left.call) == (True, False)
-
-
-def test_a_decision_holds_the_numbers_it_was_made_on() -> None:
-    gate = Gate()
-    gate.decide_model_call(*UNSURE, KEYWORDS, target_call_rate=0.35)
-    signals = gate.decide_model_call(*CLEAR, KEYWORDS, target_call_rate=0.35).signals
-    assert list(signals) == [
-        "lead",
-        "coverage",
-        "agreement",
-        "joint_lead",
-        "doubt",
-        "threshold",
-        "observed",
-    ]
-    assert (signals["coverage"], signals["observed"]) == (1.0, 1)
-    assert signals["doubt"] < signals["threshold"]
-    assert json.loads(json.dumps(dict(signals))) == signals
-
-
 @pytest.mark.parametrize("scores", [[], [0.5], [None, None], [None, 0.5, None]])
 def test_a_result_that_tells_nothing_asks_the_model(scores: list[float | None]) -> None:
-    decision = Gate().decide_model_call(
-        scores, [None] * len(scores), KEYWORDS, target_call_rate=0.35
-    )
+    decision = decide(Gate(), scores, [None] * len(scores))
     assert (decision.call, decision.reason) == (True, "too_few_scores")
-
-
-def test_a_rate_of_zero_never_asks() -> None:
-    gate = Gate()
-    decisions = [
-        gate.decide_model_call(scores, target_call_rate=0.0)
-        for scores in ([], [0.5], [0.5, 0.5], *results(1, 40))
-    ]
-    assert {(it.call, it.reason) for it in decisions} == {(False, "target_call_rate_is_zero")}
-
-
-def test_a_rate_of_one_always_asks() -> None:
-    gate = Gate()
-    decisions = [gate.decide_model_call(scores, target_call_rate=1.0) for scores in results(2, 600)]
-    assert {(it.call, it.reason) for it in decisions} == {(True, "target_call_rate_is_one")}
 
 
 def test_the_words_of_a_result_tell_what_its_scores_do_not() -> None:
     gate, scores = Gate(), [0.9 - 0.02 * place for place in range(10)]
-    calls = [
-        (
-            len(set(" ".join(texts[:3]).split())),
-            gate.decide_model_call(scores, texts, KEYWORDS, target_call_rate=0.35).call,
-        )
-        for _, texts in passages(8, 600)
-    ]
-    asked, left = ([held for held, call in calls[100:] if call is which] for which in (True, False))
-    assert sum(asked) / len(asked) < sum(left) / len(left) - 1
+    held: dict[bool, list[int]] = {True: [], False: []}
+    for _, texts in passages(8, 600):
+        held[decide(gate, scores, texts).call].append(len(set(" ".join(texts[:3]).split())))
+    asked, left = (sum(held[call][50:]) / len(held[call][50:]) for call in (True, False))
+    assert asked < left - 1
 
 
 # --- calibration ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", [0.1, 0.35, 0.5, 0.8])
+@pytest.mark.parametrize("target", [0.1, 0.35, 0.8])
 def test_the_call_rate_comes_close_to_what_was_asked_for(target: float) -> None:
     alone, both = Gate(), Gate()
-    calls = [
-        alone.decide_model_call(scores, target_call_rate=target).call
-        for scores in results(7, 2_000)
-    ]
-    assert sum(calls[500:]) / 1_500 == pytest.approx(target, abs=0.02)
-    calls = [
-        both.decide_model_call(*it, KEYWORDS, target_call_rate=target).call
-        for it in passages(7, 2_000)
-    ]
-    assert sum(calls[500:]) / 1_500 == pytest.approx(target, abs=0.02)
+    by_scores = [decide(alone, scores, rate=target) for scores in results(7, 2_000)]
+    by_words = [decide(both, *result, rate=target) for result in passages(7, 2_000)]
+    for decisions in (by_scores, by_words):
+        assert rate_of(decisions, 500) == pytest.approx(target, abs=0.02)
+
+
+LIKE_RANKS = [[1 / (60 + rank) for rank in range(1, 11)]] * 1_000
+SURER = [[0.9 - place * 0.05 * 0.99**query for place in range(10)] for query in range(600)]
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [*([[it * scale for it in row] for row in results(7, 1_000)] for scale in (1e-6, 1e6)),
+     LIKE_RANKS, SURER],
+    ids=["small", "large", "all alike", "less and less sure"],
+)  # fmt: skip
+def test_the_rate_is_kept_whatever_the_scores_are(scores: list[list[float]]) -> None:
+    gate = Gate()
+    assert rate_of([decide(gate, row) for row in scores], 200) == pytest.approx(0.35, abs=0.04)
 
 
 def test_the_call_rate_is_near_from_the_start() -> None:
     for seed in range(20):
         gate = Gate()
-        calls = [
-            gate.decide_model_call(*it, KEYWORDS, target_call_rate=0.35).call
-            for it in passages(seed, 100)
-        ]
-        assert sum(calls) / 100 == pytest.approx(0.35, abs=0.06)
+        rate = rate_of([decide(gate, *result) for result in passages(seed, 100)])
+        assert rate == pytest.approx(0.35, abs=0.06)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_the_scale_of_an_index_does_not_matter(scale: float) -> None:
-    gate = Gate()
-    calls = [
-        gate.decide_model_call([score * scale for score in scores], target_call_rate=0.35).call
-        for scores in results(7, 1_000)
-    ]
-    assert sum(calls[200:]) / 800 == pytest.approx(0.35, abs=0.03)
-
-
-def test_the_rate_is_kept_where_every_result_looks_alike() -> None:
-    # Scores made of ranks, as a hybrid backend returns them, are the same for every query.
-    gate, scores = Gate(), [1 / (60 + rank) for rank in range(1, 11)]
-    calls = [gate.decide_model_call(scores, target_call_rate=0.35).call for _ in range(1_000)]
-    assert sum(calls[200:]) / 800 == pytest.approx(0.35, abs=0.03)
-
-
-def test_the_rate_is_kept_while_results_grow_less_and_less_sure() -> None:
-    gate = Gate()
-    results = [[0.9 - place * 0.05 * 0.99**query for place in range(10)] for query in range(600)]
-    calls = [gate.decide_model_call(scores, target_call_rate=0.35).call for scores in results]
-    assert sum(calls) / 600 == pytest.approx(0.35, abs=0.03)
-
-
-def test_the_gate_follows_an_index_that_changes() -> None:
+def test_the_gate_remembers_a_bounded_number_and_follows_an_index_that_changes() -> None:
     gate = Gate()
     for scores in results(3, MAX_OBSERVED):
-        gate.decide_model_call(scores, target_call_rate=0.35)
+        decide(gate, scores)
     # From now on all leads are a hundred times longer; after as many again only they are
     # remembered.
     wider = [[score * 100 for score in scores] for scores in results(4, 2 * MAX_OBSERVED)]
-    decisions = [gate.decide_model_call(scores, target_call_rate=0.35) for scores in wider][
-        MAX_OBSERVED:
-    ]
-    leads: dict[bool, list[float]] = {True: [], False: []}
-    for decision in decisions:
-        leads[decision.call].append(decision.signals["lead"])
-    assert len(leads[True]) / MAX_OBSERVED == pytest.approx(0.35, abs=0.03)
-    assert sum(leads[True]) / len(leads[True]) < sum(leads[False]) / len(leads[False]) / 2
+    decisions = [decide(gate, scores) for scores in wider][MAX_OBSERVED:]
+    assert rate_of(decisions) == pytest.approx(0.35, abs=0.03)
+    asked, left = ([it.signals["lead"] for it in decisions if it.call is call] for call in (1, 0))
+    assert sum(asked) / len(asked) < sum(left) / len(left) / 2
+    assert decisions[-1].signals["observed"] == MAX_OBSERVED
 
 
 def test_calls_that_are_made_anyway_count() -> None:
     gate, calls = Gate(), 0
-    for query, it in enumerate(passages(9, 2_000)):
+    for query, result in enumerate(passages(9, 2_000)):
         if query % 8:
-            calls += gate.decide_model_call(*it, KEYWORDS, target_call_rate=0.35).call
+            calls += decide(gate, *result).call
         else:
             gate.record_forced_call(0.35)
             calls += 1
     assert calls / 2_000 == pytest.approx(0.35, abs=0.02)
 
 
-def test_many_calls_that_are_made_anyway_leave_some_for_the_others() -> None:
-    gate, calls = Gate(), 0
-    for it in passages(9, 1_000):
-        for _ in range(4):
-            gate.record_forced_call(0.35)
-        calls += gate.decide_model_call(*it, KEYWORDS, target_call_rate=0.35).call
-    assert 0.05 < calls / 1_000 < 0.35
-
-
-def test_memory_is_bounded() -> None:
-    gate = Gate()
-    observed = [
-        gate.decide_model_call(it, target_call_rate=0.35).signals["observed"]
-        for it in results(6, MAX_OBSERVED + 200)
-    ]
-    assert max(observed) == observed[-1] == MAX_OBSERVED
-
-
-@given(st.lists(st.lists(st.floats(-1, 1), max_size=5), max_size=60), st.floats(0, 1))
-def test_the_same_history_makes_the_same_decisions(
-    history: list[list[float]], target: float
-) -> None:
-    one, other = Gate(), Gate()
-    assert [one.decide_model_call(it, target_call_rate=target) for it in history] == [
-        other.decide_model_call(it, target_call_rate=target) for it in history
-    ]
-
-
 def test_many_threads_lose_no_observation() -> None:
-    gate, together = Gate(), Barrier(16)
-
-    def decide(seed: int) -> int:
-        together.wait()
-        return len(
-            [gate.decide_model_call(scores, target_call_rate=0.35) for scores in results(seed, 25)]
-        )
-
+    gate = Gate()
     with ThreadPoolExecutor(16) as pool:
-        assert sum(pool.map(decide, range(16))) == 400
-    assert gate.decide_model_call([0.5, 0.4], target_call_rate=0.35).signals["observed"] == 400
+        list(pool.map(lambda scores: decide(gate, scores), results(5, 400)))
+    assert decide(gate, [0.5, 0.4]).signals["observed"] == 400
 
 
-def test_many_threads_beyond_the_bound_keep_the_order_intact() -> None:
-    gate, together = Gate(), Barrier(8)
+# --- in a retrieval -------------------------------------------------------------------------------
 
-    def decide(seed: int) -> None:
-        together.wait()
-        for scores in results(seed, 200):
-            gate.decide_model_call(scores, target_call_rate=0.35)
+SIGNALS = ["lead", "coverage", "agreement", "joint_lead"]
+AUTO = transforming("rewrite", escalation={"mode": "auto"}, cache={"enabled": False})
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(decide, range(8)))
-    calls = [
-        gate.decide_model_call(scores, target_call_rate=0.35).call for scores in results(99, 1_000)
-    ]
-    assert sum(calls) / 1_000 == pytest.approx(0.35, abs=0.04)
+
+def signals_of(searched: Searched, query: str = QUERY) -> dict[str, float]:
+    decision = searched.retrieve(query).trace.decision
+    assert decision is not None
+    return dict(decision.signals)
+
+
+@every_way
+def test_scores_and_texts_decide_and_the_decision_holds_its_numbers(way: Way) -> None:
+    signals = signals_of(way.wrap(config=AUTO))
+    assert list(signals) == [*SIGNALS, "doubt", "threshold", "observed"]
+    assert signals["coverage"] == 1.0
+
+
+def test_the_text_is_found_where_the_settings_say() -> None:
+    def respond(_query: str, _top_k: int) -> Any:
+        return [
+            {"id": name, "score": 0.5, "metadata": {"words": text}}
+            for name, text in PASSAGES.items()
+        ]
+
+    config: dict[str, Any] = {**AUTO, "keywordEvidence": {"fields": {"text": "words"}}}
+    assert "coverage" not in signals_of(Way("sync").wrap(respond, config=AUTO))
+    assert signals_of(Way("sync").wrap(respond, config=config))["coverage"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kept", "signals"),
+    [(("id", "score"), SIGNALS[:1]), (("id", "metadata"), SIGNALS[1:]), (("id",), [])],
+)
+def test_what_is_missing_is_left_out(kept: tuple[str, ...], signals: list[str]) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return [{name: row[name] for name in kept} for row in search(query, top_k)]
+
+    found = signals_of(Way("sync").wrap(respond, config=AUTO))
+    assert [name for name in found if name in SIGNALS] == signals
+
+
+def test_follow_ups_leave_fewer_calls_to_the_other_questions() -> None:
+    searched = Way("sync").wrap(config=AUTO)
+    before = signals_of(searched)["threshold"]
+    for _ in range(3):
+        searched.retrieve(FOLLOW_UP, history=HISTORY)
+    assert signals_of(searched)["threshold"] > before

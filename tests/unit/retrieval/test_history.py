@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -160,16 +159,6 @@ def test_the_messages_of_a_package_are_what_was_said_without_calls_tools_and_pic
         assert (read.messages, read.problem) == (SAID, None)
 
 
-@pytest.mark.parametrize("keep", [deque, iter, tuple, lambda turns: (turn for turn in turns)])
-def test_a_history_may_be_any_iterable(keep: Any) -> None:
-    assert read_history(keep([("user", QUESTION), ("assistant", ANSWER)])).messages == SAID
-
-
-def test_one_message_alone_is_a_history() -> None:
-    message = pytest.importorskip("langchain_core.messages").HumanMessage(QUESTION)
-    assert read_history(message).messages == SAID[:1]
-
-
 def test_roles_have_one_name_each_whatever_a_library_calls_them() -> None:
     names = ["user", "human", "assistant", "ai", "model", "system", "developer", "moderator"]
     told = [
@@ -186,14 +175,6 @@ def test_roles_have_one_name_each_whatever_a_library_calls_them() -> None:
         "system",
         "moderator",
     ]
-
-
-@pytest.mark.parametrize(
-    "turn", [{"role": "user", "content": None}, ("assistant", ""), ("user", " \n")]
-)
-def test_a_blank_message_goes(turn: Any) -> None:
-    read = read_history([turn, ("user", "Hi")])
-    assert (read.messages, read.problem) == (HI, None)
 
 
 class Awkward:
@@ -243,12 +224,6 @@ def test_what_is_no_history_is_told_and_not_raised(history: Any) -> None:
     read = read_history(history)
     assert read.messages == ()
     assert read.problem is not None
-
-
-@pytest.mark.parametrize("nothing", [None, (), [], iter(())])
-def test_no_history_is_no_conversation(nothing: Any) -> None:
-    read = read_history(nothing)
-    assert (read.messages, read.problem) == ((), None)
 
 
 def test_a_history_may_be_kept_by_an_object() -> None:
@@ -318,11 +293,6 @@ def test_a_question_whose_words_were_not_said_before_opens_a_new_topic(question:
 )
 def test_a_question_that_may_go_on_with_the_conversation_opens_no_new_topic(question: str) -> None:
     assert not asks_anew(question)
-
-
-def test_a_question_that_stands_in_the_history_itself_opens_no_new_topic() -> None:
-    question = "What is the boiling point of liquid nitrogen at sea level?"
-    assert not asks_anew(question, (*TALK, Message("user", question)))
 
 
 @given(st.text(max_size=80), st.lists(st.text(max_size=80), max_size=3))

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.retrieval.fusion import measure_spread
 from tests.support.retrieval_world import (
-    PASSAGES,
     QUERY,
     REPLIES,
     Way,
@@ -23,33 +21,8 @@ from tests.support.retrieval_world import (
 SUBS = REPLIES["decompose"]["sub_queries"]
 
 
-def score_of(query: str, name: str) -> float:
-    return float(next(row["score"] for row in search(query, 8) if row["id"] == name))
-
-
 def plain(**fusion: Any) -> dict[str, Any]:
     return transforming("decompose", keywordEvidence={"enabled": False}, fusion=fusion)
-
-
-@every_way
-def test_the_anchored_score_is_the_weighted_mean_of_the_stretched_scores(way: Way) -> None:
-    retrieval = way.wrap(config=plain(weights={"subQueries": 1.0})).retrieve(QUERY, top_k=8)
-    weights = {QUERY: 0.5, SUBS[0]: 0.25, SUBS[1]: 0.25}
-    scores = {text: [row["score"] for row in search(text, 8)] for text in weights}
-    mean = sum(weight * measure_spread(scores[text]) for text, weight in weights.items())
-    for match in retrieval.matches:
-        name = str(match.id)
-        expected = sum(
-            weight
-            * (
-                scores[text][-1]
-                + mean * (score_of(text, name) - scores[text][-1]) / measure_spread(scores[text])
-            )
-            for text, weight in weights.items()
-        )
-        # Equal ones are told apart by a millionth.
-        assert match.fused_score == pytest.approx(expected, rel=1e-5)
-        assert match.score == score_of(QUERY, name)
 
 
 @every_way
@@ -114,31 +87,6 @@ def test_a_result_tells_who_found_it(way: Way) -> None:
         assert match.found_by == expected
 
 
-ENVELOPES: dict[str, Any] = {
-    "list": lambda rows: rows,
-    "tuple": tuple,
-    "matches": lambda rows: {"matches": rows, "namespace": "dogs", "usage": {"read": 5}},
-    "results": lambda rows: {"results": rows, "took": 3},
-    "nested hits": lambda rows: {"hits": {"total": 8, "hits": rows}},
-}
-
-
-@every_way
-@pytest.mark.parametrize("name", ENVELOPES)
-def test_a_fused_result_has_the_functions_own_shape(name: str, way: Way) -> None:
-    envelope = ENVELOPES[name]
-    searched = way.wrap(
-        lambda query, top_k: envelope(search(query, top_k)), config=transforming("decompose")
-    )
-    plain_ones = way.wrap(config=transforming("decompose")).retrieve(QUERY, top_k=3)
-    retrieval = searched.retrieve(QUERY, top_k=3)
-    assert retrieval.response == (tuple if name == "tuple" else envelope)(plain_ones.response)
-    assert ids(retrieval) == ids(plain_ones)
-    assert {match.namespace for match in retrieval.matches} == {
-        "dogs" if name == "matches" else "__default__"
-    }
-
-
 def test_the_same_id_in_two_namespaces_is_two_passages() -> None:
     def respond(query: str, top_k: int) -> Any:
         return {"matches": search(query, 2), "namespace": "one" if query == QUERY else "two"}
@@ -148,19 +96,6 @@ def test_the_same_id_in_two_namespaces_is_two_passages() -> None:
         retrieval.matches
     )
     assert {match.namespace for match in retrieval.matches} == {"one", "two"}
-
-
-@every_way
-def test_passages_without_an_id_are_told_apart_by_their_text(way: Way) -> None:
-    searched = way.wrap(
-        lambda query, top_k: [
-            {"text": row["metadata"]["text"], "score": row["score"]} for row in search(query, top_k)
-        ],
-        config=transforming("decompose"),
-    )
-    retrieval = searched.retrieve(QUERY, top_k=8)
-    assert sorted(match.text or "" for match in retrieval.matches) == sorted(PASSAGES.values())
-    assert {match.id for match in retrieval.matches} == {None}
 
 
 def test_without_a_top_k_as_many_come_back_as_the_longest_list_has() -> None:
@@ -193,25 +128,6 @@ def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
     expected = [(1 - weight) * (0.79 / 0.8) + weight / (5 / 3), 1 - weight, 0.0]
     assert [match.fused_score for match in found.matches] == pytest.approx(expected)
     assert [match.score for match in found.matches] == [0.89, 0.9, 0.1]
-
-
-def test_a_weight_that_is_set_is_used_whatever_the_scores_are() -> None:
-    rows = [
-        {
-            "id": str(rank),
-            "score": 1 / (60 + rank),
-            "metadata": {"text": "Jaco: health" if rank == 8 else "Cats sleep"},
-        }
-        for rank in range(1, 11)
-    ]
-    told = (
-        Way("sync")
-        .wrap(lambda query, top_k: rows, config={"keywordEvidence": {"weight": 0.35}})
-        .retrieve(QUERY)
-    )
-    assert told.trace.notes == []
-    assert told.evidence is not None
-    assert told.evidence.weight == 0.35
 
 
 def test_words_are_silent_around_a_function_whose_order_follows_them() -> None:

@@ -14,7 +14,7 @@ from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.retrieval.movement import Movements, explain_movement
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Retrieval
-from tests.support.retrieval_world import PASSAGES, QUERY, scripted, search
+from tests.support.retrieval_world import QUERY, scripted, search
 
 
 def retrieve(fn: Any, settings: Any, query: str = QUERY, top_k: int = 4) -> Retrieval:
@@ -90,15 +90,6 @@ def test_a_reranker_s_place_is_told_and_named_where_it_decides() -> None:
     )
     assert first.why.endswith("the reranker puts it 1st")
     assert moved.passages[1].why.startswith("from 1st to 2nd: passed by the passage now 1st")
-
-
-def test_without_a_plain_list_the_question_s_own_stands_in() -> None:
-    found, beside = move({"transformationType": "decompose", "escalation": "always"})
-    alone = explain_movement(found)
-    assert [it.why for it in alone.passages] == [it.why for it in beside.passages]
-    assert [(it.match.id, it.match.text, it.why) for it in alone.dropped] == [
-        ("adoption", PASSAGES["adoption"], beside.dropped[0].why)
-    ]
 
 
 def test_what_nothing_was_done_with_stays_where_it_is() -> None:

@@ -80,27 +80,6 @@ def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language:
         assert all(share >= 0.0 for share in sum_word_scores(question, found))
 
 
-def test_function_words_are_no_content_unless_there_is_nothing_else() -> None:
-    assert parse_question("most renewals with my card", ENGLISH).content == ["renew", "card"]
-    assert parse_question("with my most", ENGLISH).content
-
-
-@pytest.mark.parametrize(
-    ("keyword", "text"),
-    [
-        ("cafe", "Das Café öffnet"),
-        ("straße", "die STRASSE dort"),
-        ("健康", "犬の健康状態"),
-        ("naïve", "naive — œuvre"),
-    ],
-)
-def test_accents_case_and_scripts_without_spaces_meet(keyword: str, text: str) -> None:
-    question = parse_question(keyword, load_word_rules(""))
-    assert measure_coverage(
-        question, find_words(question, [text, "nothing"], load_word_rules(""))
-    ) == [1.0, 0.0]
-
-
 @pytest.mark.parametrize(
     ("near", "far"),
     [
@@ -214,14 +193,3 @@ def test_without_further_candidates_the_plain_set_stays_and_words_only_reorder_i
 ) -> None:
     plain, ours, _ = search(passages, top_k, candidates=0)
     assert sorted(ours) == sorted(plain)
-
-
-def test_without_further_candidates_words_still_reorder() -> None:
-    passages = [
-        (0.9, "and so on"),
-        (0.8, "dog food"),
-        (0.7, "jaco the dog health concerns"),
-        (0.1, "zebra"),
-    ]
-    _, ours, _ = search(passages, 3, candidates=0)
-    assert (ours[0], sorted(ours)) == ("2", ["0", "1", "2"])

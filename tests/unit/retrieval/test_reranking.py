@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
@@ -85,19 +84,6 @@ def test_it_is_asked_the_users_own_question() -> None:
     assert [query for query, _ in judge.asked] == [QUESTION]
 
 
-def test_it_sees_more_candidates_than_the_caller_asked_for_and_no_more_than_allowed() -> None:
-    judge = Judge(by_number)
-    found = retrieved(judge, {"rerank": {"enabled": True, "rerankTopK": 6}}, top_k=2)
-    assert ids(found) == ["p5", "p4"]
-    assert [len(texts) for _, texts in judge.asked] == [6]
-
-
-def test_candidates_beyond_the_limit_keep_their_places_behind() -> None:
-    found = retrieved(Judge(by_number), {"rerank": {"enabled": True, "rerankTopK": 3}})
-    assert ids(found) == ["p2", "p1", "p0", "p3", "p4", "p5", "p6", "p7"]
-    assert [match.rerank_score for match in found.matches][3:] == [None] * 5
-
-
 def test_equal_scores_keep_the_order() -> None:
     found = retrieved(Judge(lambda texts: [0.5] * len(texts)))
     assert ids(found) == [row["id"] for row in PASSAGES]
@@ -147,14 +133,6 @@ def test_where_it_is_late_the_order_stays() -> None:
         over.set()
     assert ids(found)[0] == "p0"
     assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "timeout")]
-
-
-def test_an_awaited_function_is_reranked_too() -> None:
-    async def search(query: str, top_k: int = 8) -> list[dict[str, Any]]:
-        return PASSAGES[:top_k]
-
-    wrapped = qtm.QueryMiddleware(CONFIG, reranker=Judge(by_number)).wrap(search)
-    assert asyncio.run(wrapped(QUESTION, top_k=3))[0]["id"] == "p7"
 
 
 @given(blank=st.sets(st.integers(0, 7)))

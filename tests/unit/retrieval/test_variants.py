@@ -40,12 +40,6 @@ def shown(made: Transformation) -> list[tuple[str, str, float]]:
     return [(it.kind, it.text, it.weight) for it in build(made)]
 
 
-def list_repeats(made: Transformation) -> list[tuple[str, str]]:
-    trace = Trace()
-    build_variants(made, QUESTION, FusionSettings(), trace)
-    return trace.notes
-
-
 def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
     made = Transformation(
         standalone="What illnesses has Jaco got",
@@ -72,17 +66,6 @@ def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
         ("paraphrase", made.paraphrases[2], 0.8 / 4),
         ("paraphrase", made.paraphrases[3], 0.8 / 4),
         ("step_back", made.step_back, 0.3),
-    ]
-
-
-def test_nothing_made_is_nothing_searched() -> None:
-    assert shown(Transformation()) == []
-    assert shown(Transformation(keywords=("only", "keywords"))) == []
-
-
-def test_an_empty_text_is_not_searched() -> None:
-    assert shown(Transformation(rewrite="", standalone=None, hyde="hip arthritis")) == [
-        ("hyde", "hip arthritis", 0.9)
     ]
 
 
@@ -162,19 +145,6 @@ def test_what_repeats_the_question_is_searched_where_the_question_itself_does_no
     assert [it.kind for it in build(dropped, FusionSettings())] == ["sub_query"]
 
 
-def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
-    made = Transformation(
-        rewrite="Which vaccination dates does Jaco have?",
-        paraphrases=(QUESTION.upper(), "vaccination dates of Rex"),
-    )
-    again = replace(made, sub_queries=("which vaccination dates does Jaco have",))
-    assert list_repeats(made) == [("paraphrase", "not searched: same text as the original")]
-    assert list_repeats(again) == [
-        ("sub_query", "not searched: same text as the rewrite"),
-        ("paraphrase", "not searched: same text as the original"),
-    ]
-
-
 # --- a budget of searches -------------------------------------------------------------------------
 
 FORMS = Transformation(
@@ -190,11 +160,6 @@ def choose(made: Transformation, count: int | None) -> list[tuple[str, str, floa
     return [(it.kind, it.text, it.weight) for it in chosen]
 
 
-def test_without_a_budget_or_within_it_every_variant_is_searched_as_it_is() -> None:
-    whole = shown(FORMS)
-    assert choose(FORMS, None) == choose(FORMS, 5) == choose(FORMS, 9) == whole
-
-
 def test_the_last_search_of_a_budget_is_the_question_and_all_that_is_left_as_one_text() -> None:
     rest = f"{QUESTION} {FORMS.rewrite} current medication list vaccination dates"
     assert choose(FORMS, 2) == [("hyde", FORMS.hyde, 0.9), ("joined", rest, 1.2)]
@@ -204,30 +169,6 @@ def test_the_last_search_of_a_budget_is_the_question_and_all_that_is_left_as_one
         f"{QUESTION} {FORMS.rewrite} {FORMS.hyde} current medication list vaccination dates",
         1.2,
     )
-
-
-def test_searches_of_their_own_go_to_the_largest_weights() -> None:
-    rest = f"{QUESTION} current medication list vaccination dates"
-    assert choose(FORMS, 3) == [
-        ("rewrite", FORMS.rewrite, 0.7),
-        ("hyde", FORMS.hyde, 0.9),
-        ("joined", rest, 1.2),
-    ]
-
-
-def test_a_step_back_is_no_part_of_a_joined_text() -> None:
-    made = Transformation(rewrite="medical history", step_back="conditions of large breeds")
-    assert choose(made, 1) == [("joined", f"{QUESTION} medical history", 0.7)]
-    trace = Trace()
-    select_variants(build(made), QUESTION, 1, trace)
-    assert trace.notes == [
-        ("rewrite", "searched together with the question, as one text"),
-        ("step_back", "not searched"),
-    ]
-
-
-def test_no_budget_leaves_the_words_alone() -> None:
-    assert choose(FORMS, 0) == []
 
 
 ALONE = "What illnesses has Jaco got?"
@@ -284,19 +225,6 @@ def test_sub_queries_are_judged_together() -> None:
     }
 
 
-def test_a_standalone_form_is_the_question_whatever_its_words() -> None:
-    assert weigh(Transformation(standalone="What ails Jaco?")) == {"What ails Jaco?": 1.1}
-
-
-def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
-    made = Transformation(
-        rewrite="How is beer brewed?", hyde="An old dog.", sub_queries=("health of a dog",)
-    )
-    variants = build(made, keywords="old dog health concerns")
-    (joined,) = select_variants(variants, QUESTION, 1, Trace())
-    assert joined.text == f"{QUESTION} An old dog. health of a dog"
-
-
 # --- who leads a follow-up ------------------------------------------------------------------------
 
 
@@ -305,15 +233,6 @@ def lead(hyde: str | None, standalone: str | None = ALONE) -> list[tuple[str, fl
     variants = build_variants(made, "And now?", OPTIONS, Trace(), "illnesses old jaco got")
     left = prefer_hypothetical_passage(variants, OPTIONS, Trace())
     return [(it.kind, round(it.weight, 4)) for it in left]
-
-
-def test_the_passage_leads_alone_with_the_weight_of_the_standalone_form() -> None:
-    assert lead("Old Jaco has got two illnesses.") == [("hyde", 1.1)]
-
-
-def test_a_passage_that_holds_few_of_the_keywords_is_left_out() -> None:
-    kinds = [kind for kind, _ in lead("The match was lost in extra time.")]
-    assert kinds == ["standalone", "rewrite", "sub_query", "sub_query", "step_back"]
 
 
 def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
@@ -328,13 +247,3 @@ def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
     silent = FusionSettings(weights={**WEIGHTS, "hyde": 0.0})
     variants = build_variants(replace(FORMS, standalone=ALONE), "And now?", silent, Trace())
     assert prefer_hypothetical_passage(variants, silent, Trace()) == variants
-
-
-def test_what_the_passage_leads_is_noted() -> None:
-    trace = Trace()
-    variants = build_variants(replace(FORMS, standalone=ALONE), "And now?", OPTIONS, trace)
-    prefer_hypothetical_passage(variants, OPTIONS, trace)
-    assert trace.notes == [
-        (kind, "not searched: the hypothetical passage is used instead")
-        for kind in ("standalone", "rewrite", "sub_query", "step_back")
-    ]

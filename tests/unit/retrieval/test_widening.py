@@ -118,23 +118,9 @@ def test_what_is_small_is_found_out_once(world: World) -> None:
     assert world.ask(holding(3)) == ([WIDE], 3)
 
 
-def test_an_empty_first_answer_does_not_excuse_later_ones(world: World) -> None:
-    assert world.ask(holding(0)) == ([WIDE, 5], 0)
-    assert world.ask(giving([])) == ([WIDE, 5], 5)
-
-
 def test_a_small_collection_does_not_excuse_more_that_are_held_back(world: World) -> None:
     assert world.ask(holding(3)) == ([WIDE, 5], 3)
     assert world.ask(giving(ROWS[:10]), 15) == ([WIDE, 15], 15)
-
-
-def test_a_second_call_that_fails_leaves_the_passages_of_the_first(world: World) -> None:
-    def answer(limit: int) -> Any:
-        if limit == 5:
-            raise Failed
-        return ROWS[:2]
-
-    assert world.ask(answer) == ([WIDE, 5], 2)
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
