@@ -1,4 +1,4 @@
-"""What a question must be, and what it becomes before anything is searched."""
+"""How many passages a search is asked for, by the length of those that came before."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ from qtmiddleware.retrieval.responses import read_passage
 from qtmiddleware.types import Passage
 
 QUERY = "Does Jaco have any health concerns?"
-
-
-# --- how many passages are asked for --------------------------------------------------------------
 
 
 def make_call(top_k: int | None = 4, **options: Any) -> Call:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
-from threading import Barrier, Event
+from threading import Barrier, Event, Semaphore
+from time import sleep
 from typing import Any
 
 import pytest
@@ -37,98 +38,80 @@ SUBS = REPLIES["decompose"]["sub_queries"]
 
 
 class Meeting:
-    """A model and a search that only go on when as many as expected have come, in threads or on a loop."""
+    """A model and a search that only go on when as many as expected have come to their *place*."""
 
     name = "meeting"
 
-    def __init__(self, *, round_of: dict[str, int]) -> None:
-        self.barriers = {name: Barrier(count, timeout=20) for name, count in round_of.items()}
-        self.tasks = {name: asyncio.Barrier(count) for name, count in round_of.items()}
-        self.round: dict[str, str] = {}
-        self.waits = frozenset({QUERY, FOLLOW_UP})
+    def __init__(self, counts: dict[str, int], places: dict[str, str]) -> None:
+        self.barriers = {name: Barrier(count, timeout=20) for name, count in counts.items()}
+        self.tasks = {name: asyncio.Barrier(count) for name, count in counts.items()}
+        self.places = places
 
-    def place(self, mode: str) -> str:
-        return self.round.get(mode) or list(self.barriers)[-1]
+    def meet(self, key: str) -> None:
+        if place := self.places.get(key):
+            self.barriers[place].wait()
+
+    async def ameet(self, key: str) -> None:
+        if place := self.places.get(key):
+            async with asyncio.timeout(20):
+                await self.tasks[place].wait()
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        self.barriers[self.place(prompt.mode)].wait()
+        self.meet(prompt.mode)
         return Reply(json.dumps(scripted(prompt)))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        async with asyncio.timeout(20):
-            await self.tasks[self.place(prompt.mode)].wait()
+        await self.ameet(prompt.mode)
         return Reply(json.dumps(scripted(prompt)))
 
     def search(self, query: str, top_k: int = 4) -> Any:
-        if query in self.waits:
-            self.barriers[self.place("search")].wait()
+        self.meet(query)
         return search(query, top_k)
 
     async def asearch(self, query: str, top_k: int = 4) -> Any:
-        if query in self.waits:
-            async with asyncio.timeout(20):
-                await self.tasks[self.place("search")].wait()
+        await self.ameet(query)
         return search(query, top_k)
 
+    def ask(self, way: str, kind: str, *queries: dict[str, Any], **options: Any) -> list[Any]:
+        """What is retrieved, one question after the other."""
+        qm = qtm.QueryMiddleware(transforming(kind), **{"client": self, **options})
 
-MEETINGS: dict[str, tuple[str, dict[str, int], dict[str, str], tuple[dict[str, str], ...], int]] = {
-    "the original's search and the question": (
-        "rewrite",
-        {"all": 2},
-        {"search": "all", "rewrite": "all"},
-        (),
-        1,
-    ),
-    "the original's search and all three questions": (
-        "all",
-        {"all": 4},
-        {"search": "all", "rewrite": "all", "stepback": "all", "decompose": "all"},
-        (),
-        3,
-    ),
-    "first the standalone form, then all three questions": (
-        "all",
-        {"first": 2, "last": 3},
-        {"search": "first", "standalone": "first"},
-        HISTORY,
-        4,
-    ),
-}
+        async def ask_all() -> list[Any]:
+            wrapped = qm.wrap(self.asearch)
+            return [await wrapped.aretrieve(**query) for query in queries]
+
+        if way == "async":
+            return asyncio.run(ask_all())
+        wrapped = qm.wrap(self.search)
+        return [wrapped.retrieve(**query) for query in queries]
 
 
-@pytest.mark.parametrize("name", MEETINGS)
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_what_can_be_done_at_the_same_time_is(name: str, way: str) -> None:
-    kind, counts, places, history, calls = MEETINGS[name]
-    meeting = Meeting(round_of=counts)
-    meeting.round = places
-    qm = qtm.QueryMiddleware(transforming(kind), client=meeting)
-    query = FOLLOW_UP if history else QUERY
-    if way == "sync":
-        retrieval = qm.wrap(meeting.search).retrieve(query, history=history)
-    else:
-        retrieval = asyncio.run(qm.wrap(meeting.asearch).aretrieve(query, history=history))
-    assert retrieval.trace.llm_calls == calls
-    assert retrieval.status == "full"
+both_ways = pytest.mark.parametrize("way", ["sync", "async"])
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@both_ways
+def test_the_questions_own_search_and_all_three_prompts_run_at_the_same_time(way: str) -> None:
+    places = dict.fromkeys((QUERY, "rewrite", "stepback", "decompose"), "all")
+    (found,) = Meeting({"all": 4}, places).ask(way, "all", {"query": QUERY})
+    assert (found.status, found.trace.llm_calls) == ("full", 3)
+
+
+@both_ways
+def test_a_standalone_form_comes_first_and_all_three_prompts_run_together(way: str) -> None:
+    places = {FOLLOW_UP: "first", "standalone": "first"}
+    places |= dict.fromkeys(("rewrite", "stepback", "decompose"), "last")
+    meeting = Meeting({"first": 2, "last": 3}, places)
+    (found,) = meeting.ask(way, "all", {"query": FOLLOW_UP, "history": HISTORY})
+    assert (found.status, found.trace.llm_calls) == ("full", 4)
+
+
+@both_ways
 def test_variants_are_searched_while_the_questions_own_search_runs(way: str) -> None:
-    meeting = Meeting(round_of={"searches": 2})
-    meeting.waits = frozenset({QUERY, REWRITE})
-    qm = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel(scripted))
+    meeting = Meeting({"searches": 2}, {QUERY: "searches", REWRITE: "searches"})
     # The first call of a function, a later one, and one whose transformation is remembered.
-    configs = [{}, {"cache": {"enabled": False}}, {}]
-
-    async def retrieve_all() -> list[qtm.Retrieval]:
-        wrapped = qm.wrap(meeting.asearch)
-        return [await wrapped.aretrieve(QUERY, config=config) for config in configs]
-
-    if way == "async":
-        retrievals = asyncio.run(retrieve_all())
-    else:
-        wrapped = qm.wrap(meeting.search)
-        retrievals = [wrapped.retrieve(QUERY, config=config) for config in configs]
+    configs: list[dict[str, Any]] = [{}, {"cache": {"enabled": False}}, {}]
+    queries = [{"query": QUERY, "config": config} for config in configs]
+    retrievals = meeting.ask(way, "rewrite", *queries, client=ScriptedModel(scripted))
     assert [(it.status, it.trace.searches, it.trace.llm_calls) for it in retrievals] == [
         ("full", 2, 1),
         ("full", 2, 1),
@@ -162,24 +145,6 @@ def test_the_own_error_of_the_question_is_raised_although_its_variants_were_foun
 
 
 @every_way
-def test_variants_of_a_new_function_that_refuses_as_many_are_searched_as_the_caller_asked(
-    way: Way,
-) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        if top_k > 4:
-            raise ValueError("top_k must be at most 4")
-        return search(query, top_k)
-
-    searched = way.wrap(respond, config=transforming("decompose"))
-    first = searched.retrieve(QUERY)
-    assert first.status == "full"
-    assert {text for text, top_k in searched.calls if top_k == 4} == {QUERY, *SUBS}
-    searched.calls.clear()
-    assert searched.retrieve(QUERY).response == first.response
-    assert sorted(searched.calls) == sorted((text, 4) for text in (QUERY, *SUBS))
-
-
-@every_way
 def test_once_a_function_was_unreadable_no_variant_is_searched(way: Way) -> None:
     searched = way.wrap(lambda query, top_k: object(), config=transforming("decompose"))
     with pytest.warns(qtm.SetupWarning):
@@ -190,76 +155,68 @@ def test_once_a_function_was_unreadable_no_variant_is_searched(way: Way) -> None
     assert [(it.stage, it.reason) for it in retrieval.degradations] == [("response", "unreadable")]
 
 
-COUNTED: dict[str, Any] = {
-    "a plain answer": {},
-    "a function that refuses as many passages": {"refuses": True},
-    "variants that fail": {"fails": frozenset(SUBS)},
-    "a response that cannot be read": {"unreadable": True},
-    "a rewrite that fails inside the middleware": {"breaks": True},
-}
+class Odd(list[Any]):
+    """A response that is taken for a list and then breaks."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("this list cannot be read twice")
+
+
+def refuse(query: str, top_k: int) -> Any:
+    if top_k > 4:
+        raise ValueError("top_k must be at most 4")
+    return search(query, top_k)
+
+
+def fail_for_variants(query: str, top_k: int) -> Any:
+    if query in SUBS:
+        raise ConnectionError
+    return search(query, top_k)
 
 
 @every_way
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize(
+    "respond",
+    [search, refuse, fail_for_variants, lambda *_: object(), lambda *asked: Odd(search(*asked))],
+    ids=["plain", "refuses", "variants fail", "unreadable", "breaks"],
+)
 @pytest.mark.parametrize("kind", ["none", "decompose"])
-def test_every_call_of_the_function_is_counted_and_paid(way: Way, kind: str, name: str) -> None:
-    world = COUNTED[name]
-
-    def respond(query: str, top_k: int) -> Any:
-        if query in world.get("fails", ()):
-            raise ConnectionError
-        if world.get("refuses") and top_k > 4:
-            raise ValueError("top_k must be at most 4")
-        return object() if world.get("unreadable") else search(query, top_k)
-
-    class Odd(list[Any]):
-        """A response that is taken for a list and then breaks."""
-
-        def __iter__(self) -> Any:
-            raise RuntimeError("this list cannot be read twice")
-
+def test_every_call_of_the_function_is_counted_and_paid(way: Way, kind: str, respond: Any) -> None:
     config = {**transforming(kind), "store": {"readPrice": 1_000_000}}
-    broken = (lambda query, top_k: Odd(respond(query, top_k))) if world.get("breaks") else respond
-    searched = way.wrap(broken, config=config)
+    searched = way.wrap(respond, config=config)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", qtm.SetupWarning)
-        retrieval = searched.retrieve(QUERY)
-    assert retrieval.trace.searches == len(searched.calls)
-    assert retrieval.trace.read_units == retrieval.trace.read_cost_usd == len(searched.calls)
+        trace = searched.retrieve(QUERY).trace
+    assert trace.searches == trace.read_units == trace.read_cost_usd == len(searched.calls)
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_no_more_than_the_limit_is_done_at_once(way: str) -> None:
-    running, most = set(), [0]
+@every_way
+def test_variants_of_a_new_function_that_refuses_as_many_are_searched_as_the_caller_asked(
+    way: Way,
+) -> None:
+    searched = way.wrap(refuse, config=transforming("decompose"))
+    first = searched.retrieve(QUERY)
+    assert first.status == "full"
+    assert {text for text, top_k in searched.calls if top_k == 4} == {QUERY, *SUBS}
+    searched.calls.clear()
+    assert searched.retrieve(QUERY).response == first.response
+    assert sorted(searched.calls) == sorted((text, 4) for text in (QUERY, *SUBS))
 
-    def enter(name: str) -> None:
-        running.add(name)
-        most[0] = max(most[0], len(running))
 
-    def plain(query: str, top_k: int = 4) -> Any:
-        enter(query)
-        try:
-            return search(query, top_k)
-        finally:
-            running.discard(query)
+@every_way
+def test_no_more_than_the_limit_is_done_at_once(way: Way) -> None:
+    running = Semaphore(2)
+    too_many = []
 
-    async def awaited(query: str, top_k: int = 4) -> Any:
-        enter(query)
-        try:
-            await asyncio.sleep(0)
-            return search(query, top_k)
-        finally:
-            running.discard(query)
+    def respond(query: str, top_k: int) -> Any:
+        too_many.extend([query] * (not running.acquire(blocking=False)))
+        sleep(0.005)
+        running.release()
+        return search(query, top_k)
 
     config = transforming("multi_query", limits={"maxConcurrency": 2})
-    qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
-    made = (
-        qm.wrap(plain).retrieve(QUERY)
-        if way == "sync"
-        else asyncio.run(qm.wrap(awaited).aretrieve(QUERY))
-    )
-    assert len(made.variants) == 4
-    assert most[0] <= 2
+    found = way.wrap(respond, config=config).retrieve(QUERY)
+    assert (len(found.variants), too_many) == (4, [])
 
 
 # --- conversations --------------------------------------------------------------------------------
@@ -302,43 +259,37 @@ FORMS = {
 }
 
 
-@every_way
-def test_a_follow_up_is_led_by_its_hypothetical_passage_beside_the_users_words(way: Way) -> None:
-    searched = way.wrap(config=transforming("combined"), script=FORMS)
-    retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
-    assert sorted(searched.texts) == sorted([FOLLOW_UP, FORMS["hyde"]])
-    assert [(it.variant.kind, it.variant.weight) for it in retrieval.rankings] == [
-        ("original", 1.0),
-        ("hyde", 1.0),
-    ]
-    assert (
-        "standalone",
-        "not searched: the hypothetical passage is used instead",
-    ) in retrieval.trace.notes
-    assert ids(retrieval)[0] == "food"
-    assert retrieval.status == "full"
+NOTED = ("standalone", "not searched: the hypothetical passage is used instead")
 
 
 @pytest.mark.parametrize(
-    ("limit", "searched"),
-    [(1, ["original", "hyde"]), (20, ["original", "standalone", "rewrite", "hyde", "step_back"])],
+    ("changed", "limits", "searched", "note"),
+    [
+        ({}, {}, ["original", "hyde"], True),
+        ({}, {"maxSearches": 1}, ["original", "hyde"], True),
+        (
+            {},
+            {"maxSearches": 20},
+            ["original", "standalone", "rewrite", "hyde", "step_back"],
+            False,
+        ),
+        ({"hyde": "The match was lost in extra time."}, {}, ["original", "joined"], False),
+    ],
+    ids=["led", "one search", "a budget for all", "a passage about something else"],
 )
-def test_a_budget_of_searches_leads_a_follow_up_or_lets_every_form_be_searched(
-    limit: int, searched: list[str]
+def test_a_follow_up_is_led_by_its_hypothetical_passage_beside_the_users_words(
+    changed: dict[str, str], limits: dict[str, int], searched: list[str], note: bool
 ) -> None:
-    way = Way("sync").wrap(
-        config=transforming("combined", limits={"maxSearches": limit}), script=FORMS
-    )
-    assert set(kinds(way.retrieve(FOLLOW_UP, history=HISTORY))) == set(searched)
-
-
-def test_a_passage_about_something_else_leads_no_follow_up() -> None:
-    script = {**FORMS, "hyde": "The match was lost in extra time."}
-    searched = Way("sync").wrap(config=transforming("combined"), script=script)
-    retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
-    assert kinds(retrieval) == ["original", "joined"]
-    assert script["hyde"] not in " ".join(searched.texts)
-    assert ids(retrieval)[0] == "food"
+    script = {**FORMS, **changed}
+    way = Way("sync").wrap(config=transforming("combined", limits=limits), script=script)
+    found = way.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
+    assert set(kinds(found)) == set(searched)
+    assert (NOTED in found.trace.notes) == note
+    assert changed.get("hyde", "-") not in way.texts
+    assert (ids(found)[0], found.status) == ("food", "full")
+    if note:
+        voices = [(it.variant.kind, it.variant.weight) for it in found.rankings]
+        assert voices == [("original", 1.0), ("hyde", 1.0)]
 
 
 def test_a_question_that_opens_a_new_topic_is_searched_as_it_stands() -> None:

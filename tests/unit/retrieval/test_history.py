@@ -160,21 +160,10 @@ def test_the_messages_of_a_package_are_what_was_said_without_calls_tools_and_pic
 
 
 def test_roles_have_one_name_each_whatever_a_library_calls_them() -> None:
-    names = ["user", "human", "assistant", "ai", "model", "system", "developer", "moderator"]
-    told = [
-        message.role
-        for message in read_history([{"role": name, "content": "x"} for name in names]).messages
-    ]
-    assert told == [
-        "user",
-        "user",
-        "assistant",
-        "assistant",
-        "assistant",
-        "system",
-        "system",
-        "moderator",
-    ]
+    roles = {"user": "user human", "assistant": "assistant ai model", "system": "system developer"}
+    for role, names in roles.items():
+        turns = [{"role": name, "content": "x"} for name in names.split()]
+        assert {message.role for message in read_history(turns).messages} == {role}
 
 
 class Awkward:
@@ -190,18 +179,7 @@ class Awkward:
 
 @pytest.mark.parametrize(
     "turn",
-    [
-        *(
-            "Hi there",
-            7,
-            None,
-            ("user",),
-            ("a", "b", "c"),
-            {"role": 1, "content": "x"},
-            ("user", 7),
-        ),
-        *({"role": "user", "content": [1]}, {"role": "user"}, Awkward()),
-    ],
+    ["Hi there", None, ("user",), ("user", 7), {"role": 1, "content": "x"}, Awkward()],
     ids=repr,
 )
 def test_what_is_no_message_is_skipped_and_told_without_its_text(turn: Any) -> None:
@@ -281,10 +259,7 @@ def test_a_question_whose_words_were_not_said_before_opens_a_new_topic(question:
     "question",
     [
         "What other famous bands did break up that decade?",  # points back
-        "Why did he think musicians lacked effort and discipline?",
-        "it's known for which albums, singles and tours?",
         "And the drummer?",  # says too little
-        "Why?",
         "Did Frank Zappa ever regret the break up of the Mothers of Invention?",  # goes on with the topic
         "Welche Flüsse fließen durch Hamburg, Dresden und Prag?",  # a language without a list of references
         "ハンブルクを流れる川は何ですか",

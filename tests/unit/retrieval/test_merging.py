@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
 from tests.support.retrieval_world import (
     QUERY,
     REPLIES,
@@ -64,11 +66,9 @@ def test_without_the_original_it_is_still_the_answer_where_nothing_else_is(way: 
     assert retrieval.status == "full"
 
 
-@pytest.mark.parametrize("name", ["original", "subQueries"])
-def test_a_variant_without_weight_takes_no_part(name: str) -> None:
-    retrieval = Way("sync").wrap(config=plain(weights={name: 0.0})).retrieve(QUERY)
-    silent = {"original": "original", "subQueries": "sub_query"}[name]
-    assert silent not in {it.variant.kind for it in retrieval.rankings}
+def test_a_variant_without_weight_takes_no_part() -> None:
+    retrieval = Way("sync").wrap(config=plain(weights={"subQueries": 0.0})).retrieve(QUERY)
+    assert [it.variant.kind for it in retrieval.rankings] == ["original"]
 
 
 @every_way
@@ -99,32 +99,31 @@ def test_the_same_id_in_two_namespaces_is_two_passages() -> None:
 
 
 def test_without_a_top_k_as_many_come_back_as_the_longest_list_has() -> None:
-    from qtmiddleware import QueryMiddleware
-    from qtmiddleware.testing import ScriptedModel
+    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
+    search_all = qm.wrap(lambda query: search(query, 2 if query == QUERY else 5))
+    assert len(search_all.retrieve(QUERY).matches) == 5
 
-    def respond(query: str) -> Any:
-        return search(query, 2 if query == QUERY else 5)
 
-    retrieval = (
-        QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
-        .wrap(respond)
-        .retrieve(QUERY)
-    )
-    assert len(retrieval.matches) == 5
+# --- words as evidence ----------------------------------------------------------------------------
+
+
+def weigh(second: str, query: str = QUERY, script: Any = scripted, **config: Any) -> qtm.Retrieval:
+    """What is retrieved where the text that stands closely behind the first one is *second*."""
+    rows = [
+        {"id": "a", "score": 0.9, "text": "Cats sleep"},
+        {"id": "b", "score": 0.89, "text": second},
+        {"id": "c", "score": 0.1, "text": "The fee"},
+    ]
+    searched = Way("sync").wrap(lambda query, top_k: rows, config=config, script=script)
+    return searched.retrieve(query, top_k=3)
 
 
 def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
-    rows = [
-        {"id": "a", "score": 0.9, "metadata": {"text": "Cats sleep"}},
-        {"id": "b", "score": 0.89, "metadata": {"text": "Jaco: health concerns"}},
-        {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
-    ]
     weight = 0.35
-    config = {"keywordEvidence": {"weight": weight}}
-    found = Way("sync").wrap(lambda query, top_k: rows, config=config).retrieve(QUERY)
+    found = weigh("Jaco: health concerns", keywordEvidence={"weight": weight})
     # (1 - weight) x score over the lowest + weight x evidence: one of three matches, in five times
     # the mean
-    assert [match.id for match in found.matches] == ["b", "a", "c"]
+    assert ids(found) == ["b", "a", "c"]
     expected = [(1 - weight) * (0.79 / 0.8) + weight / (5 / 3), 1 - weight, 0.0]
     assert [match.fused_score for match in found.matches] == pytest.approx(expected)
     assert [match.score for match in found.matches] == [0.89, 0.9, 0.1]
@@ -143,39 +142,16 @@ def test_words_are_silent_around_a_function_whose_order_follows_them() -> None:
 
 
 def test_the_models_keywords_count_as_evidence() -> None:
-    rows = [
-        {"id": "a", "score": 0.9, "metadata": {"text": "Cats sleep"}},
-        {"id": "b", "score": 0.89, "metadata": {"text": "Seen by a vet"}},
-        {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
-    ]
-    assert ids(Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)) == ["a", "b", "c"]
-    searched = Way("sync").wrap(lambda query, top_k: rows, config=transforming("keywords"))
-    assert ids(searched.retrieve(QUERY, top_k=3)) == ["b", "a", "c"]
-    assert searched.texts == [QUERY]
+    assert ids(weigh("Seen by a vet")) == ["a", "b", "c"]
+    found = weigh("Seen by a vet", **transforming("keywords"))
+    assert (ids(found), kinds(found)) == (["b", "a", "c"], ["original"])
 
 
-ROWS = [
-    {"id": "a", "score": 0.9, "metadata": {"text": "Cats sleep all day"}},
-    {"id": "b", "score": 0.88, "metadata": {"text": "Arthritis and obesity are common"}},
-    {"id": "c", "score": 0.1, "metadata": {"text": "The fee"}},
-]
-
-
-def weighed_by_variants(**options: Any) -> list[str | None]:
+@pytest.mark.parametrize(("options", "order"), [({}, "bac"), ({"variants": 0.0}, "abc")])
+def test_the_words_of_a_searched_variant_are_evidence_unless_they_are_left_out(
+    options: dict[str, Any], order: str
+) -> None:
     script = {"hyde": "Dogs of that age often have arthritis or obesity."}
     config = {**transforming("hyde"), "keywordEvidence": options}
-    found = (
-        Way("sync")
-        .wrap(lambda query, top_k: ROWS, config=config, script=script)
-        .retrieve("What ails old pets?")
-    )
-    assert found.status == "full"
-    return [match.id for match in found.matches]
-
-
-def test_the_words_of_a_searched_variant_are_evidence_too() -> None:
-    assert weighed_by_variants() == ["b", "a", "c"]
-
-
-def test_the_words_of_variants_may_be_left_out() -> None:
-    assert weighed_by_variants(variants=0.0) == ["a", "b", "c"]
+    found = weigh("Arthritis and obesity are common", "What ails old pets?", script, **config)
+    assert ids(found) == list(order)

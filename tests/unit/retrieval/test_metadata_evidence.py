@@ -25,25 +25,56 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 TODAY = date(2026, 11, 23)
 
 
-def weigh(
-    question: str, *metadata: Mapping[str, Any], language: str = "en"
-) -> MetadataEvidence | None:
-    times = read_times(question, language, lambda: TODAY)
-    return collect_metadata_evidence(times, metadata, load_word_rules(language), TODAY)
+def weigh(question: str, *metadata: Mapping[str, Any]) -> MetadataEvidence | None:
+    times = read_times(question, "en", lambda: TODAY)
+    return collect_metadata_evidence(times, metadata, load_word_rules("en"), TODAY)
 
 
-def shares(question: str, field: str, *values: Any, language: str = "en") -> list[float]:
-    found = weigh(question, *({field: value} for value in values), language=language)
-    return (
-        [0.0] * len(values)
-        if found is None
-        else [round(share / WEIGHT, 3) for share in found.shares]
-    )
+def shares(question: str, field: str, *values: Any) -> list[float]:
+    found = weigh(question, *({field: value} for value in values))
+    return [round(share / WEIGHT, 3) for share in found.shares] if found else [0.0] * len(values)
 
 
-def test_a_year_that_the_question_names_counts_for_the_passages_of_that_year() -> None:
-    assert shares("hotel limit in 2024", "year", 2023, 2024, "2024", "2024-05-01") == [0, 1, 1, 1]
-    assert shares("hotel limit last year", "year", 2024, 2025, 2026) == [0, 1, 0]
+STAMPS = [datetime(year, 6, 1, tzinfo=UTC).timestamp() for year in (2024, 2025)]
+
+
+@pytest.mark.parametrize(
+    ("question", "field", "values", "expected"),
+    [
+        # A year or day that the question names.
+        ("limit in 2024", "year", [2023, 2024, "2024", "2024-05-01"], [0, 1, 1, 1]),
+        ("limit last year", "year", [2024, 2025, 2026], [0, 1, 0]),
+        ("limit in 2024", "created_at", STAMPS, [1, 0]),
+        ("limit in 2024", "amount", STAMPS, [0, 0]),
+        ("limit in March 2024", "date", [20240301, 20250301.0, 20251301], [1, 0, 0]),
+        # The newest is the newest up to today, and a high price is not new.
+        ("current limit", "date", ["2024-01-01", "2026-01-01", "2027-01-01"], [0, 1, 0]),
+        ("the latest price", "price", ["24.90", "9.50", "12.00"], [0, 0, 0]),
+        # A name of which all words stand in the question, unless the question denies it.
+        ("limit for germany", "country", ["Germany", "France", "All", None], [1, 0, NEUTRAL, 0]),
+        ("field service", "team", ["Service", "Field Service", "Sales", "Sales"], [0, 1, 0, 0]),
+        ("limits for sales", "teams", [["Sales", "Support"], ["Support"], ("Legal",)], [1, 0, 0]),
+        ("limits not in Germany", "country", ["Germany", "France", "France"], [0, 0, 0]),
+        ("limits without Germany", "country", ["Germany", "France", "France"], [0, 0, 0]),
+        # Fields that differ everywhere count only for an equal code.
+        ("pruning shears", "model", ["pruning", "digging", "ZP-410"], [0, 0, 0]),
+        ("blade for the zp-410", "model", ["pruning", "digging", "ZP-410"], [0, 0, 1]),
+        ("blade for the zp-41", "model", ["pruning", "digging", "ZP-410"], [0, 0, 0]),
+        # Numbers count only beside the name of their field.
+        ("hose of 25 m", "price", [25, 30, 30], [0, 0, 0]),
+        ("what does section 4 say", "section", [4, 5, 5], [1, 0, 0]),
+        ("amount 7", "amount", [10**5_000, 7, 7], [0, 1, 1]),
+        # Fields whose words are read already, and values that all have.
+        ("limit in Germany", "title", ["Germany", "France", "France"], [0, 0, 0]),
+        ("limit in Germany", "_internal", ["Germany", "France", "France"], [0, 0, 0]),
+        ("limit in 2024", "year", [2024, 2024], [0, 0]),
+        ("x" * 100 + " in Germany", "note", ["Germany " * 500_000, "France", "France"], [0, 0, 0]),
+    ],
+)
+def test_what_a_question_names_counts_for_the_passages_that_have_it(
+    question: str, field: str, values: list[Any], expected: list[float]
+) -> None:
+    assert shares(question, field, *values) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,78 +93,12 @@ def test_versions_are_compared_number_by_number(question: str, expected: list[fl
     assert shares(question, "version", "3.1", "3.9", "v3.10", "4.0.1") == expected
 
 
-def test_a_high_price_is_not_new() -> None:
-    assert shares("the latest price", "price", "24.90", "9.50", "12.00") == [0, 0, 0]
-
-
-def test_the_newest_is_the_newest_up_to_today() -> None:
-    assert shares("current hotel limit", "date", "2024-01-01", "2026-01-01", "2027-01-01") == [
-        0,
-        1,
-        0,
-    ]
-
-
 def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
-    found = weigh(
-        "the latest limit",
-        {"version": "4.0", "date": "2026-02-01"},
-        {"version": "4.1", "date": "2026-01-01"},
-    )
+    dates = {"4.0": "2026-02-01", "4.1": "2026-01-01"}
+    found = weigh("the latest limit", *({"version": it, "date": dates[it]} for it in dates))
     assert found is not None
     assert found.shares[0] > found.shares[1]
     assert found.notes == ["date: newest"]
-
-
-def test_a_name_counts_if_all_its_words_stand_in_the_question() -> None:
-    values = ("Germany", "France", "All", None)
-    assert shares("hotel limit for germany", "country", *values) == [1, 0, NEUTRAL, 0]
-    assert shares(
-        "allowance of field service", "team", "Service", "Field Service", "Sales", "Sales"
-    ) == [0, 1, 0, 0]
-    assert shares("límite en españa", "pais", "España", "Francia", language="es") == [1, 0]
-
-
-@pytest.mark.parametrize(
-    "question", ["limits not in Germany", "limits without Germany", "limits, but no Germany"]
-)
-def test_a_value_that_the_question_denies_is_not_named(question: str) -> None:
-    assert shares(question, "country", "Germany", "France", "France") == [0, 0, 0]
-
-
-def test_values_that_all_candidates_have_say_nothing() -> None:
-    assert weigh("limit in Germany", {"country": "Germany"}, {"country": "Germany"}) is None
-    assert weigh("limit in 2024", {"year": 2024}, {"year": 2024}) is None
-
-
-@pytest.mark.parametrize(
-    "field", ["title", "text", "url", "source", "id", "page", "file_name", "_internal"]
-)
-def test_fields_whose_words_are_read_already_say_nothing(field: str) -> None:
-    assert (
-        weigh("limit in Germany", {field: "Germany"}, {field: "France"}, {field: "France"}) is None
-    )
-
-
-def test_fields_that_differ_everywhere_count_only_for_an_equal_code() -> None:
-    names = ("pruning", "digging", "ZP-410")
-    assert shares("pruning shears", "model", *names) == [0, 0, 0]
-    assert shares("blade for the zp-410", "model", *names) == [0, 0, 1]
-    assert shares("blade for the zp-41", "model", *names) == [0, 0, 0]
-
-
-def test_numbers_count_only_beside_the_name_of_their_field() -> None:
-    assert shares("hose of 25 m", "price", 25, 30, 30) == [0, 0, 0]
-    assert shares("what does section 4 say", "section", 4, 5, 5) == [1, 0, 0]
-
-
-def test_seconds_since_the_epoch_are_dates_if_the_field_is_named_like_one() -> None:
-    stamps = [datetime(year, 6, 1, tzinfo=UTC).timestamp() for year in (2024, 2025)]
-    assert shares("limit in 2024", "created_at", *stamps) == [1, 0]
-    assert shares("limit in 2024", "amount", *stamps) == [0, 0]
-    days = (20240301, 20250301.0, 20251301)
-    assert shares("limit in March 2024", "date", *days) == [1, 0, 0]
-    assert shares("limit in March 2024", "amount", *days) == [0, 0, 0]
 
 
 class Raising(Mapping[str, Any]):
@@ -149,22 +114,11 @@ class Raising(Mapping[str, Any]):
         return 1
 
 
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.binary()
-    | st.dates()
-    | st.datetimes(),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+plain = st.none() | st.integers() | st.floats() | st.text() | st.binary() | st.dates()
 hostile = st.just(Raising()) | st.dictionaries(
-    st.text(max_size=6) | st.sampled_from(["year", "date"]), values, max_size=5
+    st.text(max_size=6) | st.sampled_from(["year", "date"]),
+    plain | st.lists(plain, max_size=4) | st.dictionaries(st.text(max_size=4), plain, max_size=3),
+    max_size=5,
 )
 
 
@@ -185,26 +139,13 @@ def test_of_huge_metadata_the_beginning_is_read() -> None:
     wide = {f"field{at}": "Germany" for at in range(100_000)}
     columns = find_distinguishing_fields([wide, dict.fromkeys(wide, "France"), wide])
     assert len(columns) == MOST_FIELDS
-    assert shares("x" * 100 + " in Germany", "note", "Germany " * 500_000, "France", "France") == [
-        0,
-        0,
-        0,
-    ]
-    assert shares("amount 7", "amount", 10**5_000, 7, 7) == [0, 1, 1]
 
 
 # --- through a wrapped function -------------------------------------------------------------------
 
 # An invented leave policy: the answer of each question stands in a passage whose text names neither
 # year nor country.
-RULES = {
-    (2024, "Norway"): "Employees have 25 days of paid leave, and may carry over five of them.",
-    (2025, "Norway"): "Staff may take 26 days of leave with pay; four days may be carried over.",
-    (2026, "Norway"): "Paid leave is 27 days, of which three may be carried over to spring.",
-    (2024, "Chile"): "There are 15 working days of paid leave, none of which is carried over.",
-    (2025, "Chile"): "Paid leave amounts to 16 working days a year.",
-    (2026, "Chile"): "Everybody has 18 working days of leave, paid in full.",
-}
+PLACES = [(country, year) for country in ("Norway", "Chile") for year in (2024, 2025, 2026)]
 
 
 def find_rules(query: str, top_k: int = 3) -> list[dict[str, Any]]:
@@ -213,12 +154,15 @@ def find_rules(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         {
             "id": f"{country} {year}",
             "score": 0.9 - at / 50,
-            "text": text,
+            "text": "Paid leave has as many days as the table says.",
             "metadata": {"year": year, "country": country},
         }
-        for at, ((year, country), text) in enumerate(RULES.items())
+        for at, (country, year) in enumerate(PLACES)
     ]
     return records[:top_k]
+
+
+CLOCKED = QueryMiddleware(clock=lambda: datetime(2026, 11, 23, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -234,16 +178,13 @@ def find_rules(query: str, top_k: int = 3) -> list[dict[str, Any]]:
 def test_the_passage_with_the_values_that_the_question_names_comes_first(
     question: str, first: str
 ) -> None:
-    search = QueryMiddleware(clock=lambda: datetime(2026, 11, 23, tzinfo=UTC)).wrap(find_rules)
-    found = search.retrieve(question, top_k=3)
+    found = CLOCKED.wrap(find_rules).retrieve(question, top_k=3)
     assert found.matches[0].id == first
-    assert len(found.matches) == 3
-    assert found.status == "full"
+    assert (len(found.matches), found.status) == (3, "full")
 
 
 def test_the_trace_says_which_dates_and_fields_counted_and_names_nobody() -> None:
-    search = QueryMiddleware(clock=lambda: datetime(2026, 11, 23, tzinfo=UTC)).wrap(find_rules)
-    notes = search.retrieve("days of leave in Norway last year").trace.notes
+    notes = CLOCKED.wrap(find_rules).retrieve("days of leave in Norway last year").trace.notes
     assert ("metadata", "year = 2025") in notes
     assert ("metadata", "country: the value that the question names") in notes
     assert ("dates", "2025, as today is 2026-11-23") in notes

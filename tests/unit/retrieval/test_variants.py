@@ -37,115 +37,8 @@ def build(
 
 
 def shown(made: Transformation) -> list[tuple[str, str, float]]:
-    return [(it.kind, it.text, it.weight) for it in build(made)]
+    return [(it.kind, it.text, round(it.weight, 4)) for it in build(made)]
 
-
-def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
-    made = Transformation(
-        standalone="What illnesses has Jaco got",
-        rewrite="medical history of the animal",
-        hyde="The veterinarian found arthritis in both hips last spring.",
-        sub_queries=("current medication list", "vaccination dates"),
-        paraphrases=(
-            "sick pet symptoms",
-            "chronic disease diagnosis",
-            "wellbeing check results",
-            "physical complaints",
-        ),
-        step_back="common geriatric conditions of large breeds",
-        keywords=("not", "searched"),
-    )
-    assert shown(made) == [
-        ("standalone", made.standalone, 1.1),
-        ("rewrite", made.rewrite, 0.7),
-        ("hyde", made.hyde, 0.9),
-        ("sub_query", made.sub_queries[0], 1.2 / 2),
-        ("sub_query", made.sub_queries[1], 1.2 / 2),
-        ("paraphrase", made.paraphrases[0], 0.8 / 4),
-        ("paraphrase", made.paraphrases[1], 0.8 / 4),
-        ("paraphrase", made.paraphrases[2], 0.8 / 4),
-        ("paraphrase", made.paraphrases[3], 0.8 / 4),
-        ("step_back", made.step_back, 0.3),
-    ]
-
-
-def test_a_text_that_says_the_same_as_another_or_the_question_is_dropped() -> None:
-    made = Transformation(
-        standalone=QUESTION,
-        rewrite="animal illnesses",
-        hyde="animal illnesses",
-        step_back="pet care",
-    )
-    assert [(kind, text) for kind, text, _ in shown(made)] == [
-        ("rewrite", "animal illnesses"),
-        ("step_back", "pet care"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("made", "kind", "whole"),
-    [
-        (
-            Transformation(sub_queries=("medication", "medication", "vaccines", QUESTION)),
-            "sub_query",
-            1.2,
-        ),
-        (
-            Transformation(paraphrases=(QUESTION, "sick pet", "sick pet", "vet visits")),
-            "paraphrase",
-            0.8,
-        ),
-    ],
-)
-def test_those_that_are_searched_share_the_whole_weight_of_their_kind(
-    made: Transformation, kind: str, whole: float
-) -> None:
-    # The setting says "all sub-queries together": one that is dropped as a repetition leaves its
-    # share to the others.
-    variants = shown(made)
-    assert [it[0] for it in variants] == [kind, kind]
-    assert sum(weight for _, _, weight in variants) == pytest.approx(whole)
-
-
-@given(
-    st.lists(st.text(), max_size=5).map(tuple),
-    st.lists(st.text(), max_size=5).map(tuple),
-    st.one_of(st.none(), st.text()),
-)
-def test_weights_are_positive_and_texts_are_those_that_were_made(
-    sub_queries: tuple[str, ...], paraphrases: tuple[str, ...], rewrite: str | None
-) -> None:
-    made = Transformation(sub_queries=sub_queries, paraphrases=paraphrases, rewrite=rewrite)
-    variants = shown(made)
-    texts = [text for _, text, _ in variants]
-    candidates = iter([*([rewrite] if rewrite else []), *sub_queries, *paraphrases])
-    assert all(any(text == candidate for candidate in candidates) for text in texts)
-    assert all(text.strip() for text in texts)
-    assert len(set(texts)) == len(texts)
-    assert all(weight > 0 for _, _, weight in variants)
-
-
-def test_what_repeats_the_question_is_searched_where_the_question_itself_does_not_count() -> None:
-    made = Transformation(
-        rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",)
-    )
-    alone = FusionSettings(weights={**DEFAULT_WEIGHTS, "original": 0.0})
-    assert [it.kind for it in build(made, FusionSettings())] == ["sub_query"]
-    assert [it.kind for it in build(made, alone)] == [
-        "rewrite",
-        "sub_query",
-    ]
-    dropped = Transformation(
-        sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),)
-    )
-    assert [it.text for it in build(dropped, alone)] == [
-        QUESTION,
-        "vaccination dates",
-    ]
-    assert [it.kind for it in build(dropped, FusionSettings())] == ["sub_query"]
-
-
-# --- a budget of searches -------------------------------------------------------------------------
 
 FORMS = Transformation(
     rewrite="medical history of the animal",
@@ -153,6 +46,50 @@ FORMS = Transformation(
     sub_queries=("current medication list", "vaccination dates"),
     step_back="common geriatric conditions of large breeds",
 )
+ALONE = "What illnesses has Jaco got?"
+
+
+def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
+    paraphrases = ("sick pet symptoms", "chronic disease diagnosis", QUESTION, "sick pet symptoms")
+    made = replace(FORMS, standalone=ALONE, paraphrases=paraphrases, keywords=("not", "searched"))
+    assert shown(made) == [
+        ("standalone", ALONE, 1.1),
+        ("rewrite", FORMS.rewrite, 0.7),
+        ("hyde", FORMS.hyde, 0.9),
+        *(("sub_query", text, 1.2 / 2) for text in FORMS.sub_queries),
+        # What is dropped as a repetition leaves its share to the others.
+        *(("paraphrase", text, 0.8 / 2) for text in paraphrases[:2]),
+        ("step_back", FORMS.step_back, 0.3),
+    ]
+
+
+@given(
+    st.lists(st.text(), max_size=5).map(tuple),
+    st.lists(st.text(), max_size=5).map(tuple),
+    st.none() | st.text(),
+)
+def test_weights_are_positive_and_texts_are_distinct_ones_that_were_made(
+    sub_queries: tuple[str, ...], paraphrases: tuple[str, ...], rewrite: str | None
+) -> None:
+    made = Transformation(sub_queries=sub_queries, paraphrases=paraphrases, rewrite=rewrite)
+    texts = [it.text for it in build(made)]
+    candidates = iter([*([rewrite] if rewrite else []), *sub_queries, *paraphrases])
+    assert all(any(text == candidate for candidate in candidates) for text in texts)
+    assert all(text.strip() for text in texts)
+    assert len(set(texts)) == len(texts)
+    assert all(it.weight > 0 for it in build(made))
+
+
+def test_what_repeats_the_question_is_searched_where_the_question_itself_does_not_count() -> None:
+    made = Transformation(rewrite=QUESTION.lower(), sub_queries=("vaccination dates",))
+    dropped = replace(made, rewrite=None, notes=(("rewrite", "dropped: same as the query"),))
+    alone = FusionSettings(weights={**DEFAULT_WEIGHTS, "original": 0.0})
+    for it in (made, dropped):
+        assert [variant.kind for variant in build(it, FusionSettings())] == ["sub_query"]
+        assert len(build(it, alone)) == 2
+
+
+# --- a budget of searches -------------------------------------------------------------------------
 
 
 def choose(made: Transformation, count: int | None) -> list[tuple[str, str, float]]:
@@ -169,9 +106,6 @@ def test_the_last_search_of_a_budget_is_the_question_and_all_that_is_left_as_one
         f"{QUESTION} {FORMS.rewrite} {FORMS.hyde} current medication list vaccination dates",
         1.2,
     )
-
-
-ALONE = "What illnesses has Jaco got?"
 
 
 def test_a_follow_up_short_of_searches_is_one_text_that_begins_with_its_standalone_form() -> None:
@@ -195,55 +129,37 @@ def test_no_budget_is_exceeded(count: int, parts: list[str], rewrite: str, hyde:
 # --- what is not about the question ---------------------------------------------------------------
 
 
-def weigh(made: Transformation) -> dict[str, float]:
+@pytest.mark.parametrize(
+    ("made", "weights"),
+    [
+        (Transformation(rewrite="Health of the old", hyde="An old dog."), [0.7, 0.9]),
+        (
+            Transformation(rewrite="How is beer brewed?", hyde="Many old recipes are known."),
+            [0.0, 0.9 * 0.25 / 0.4],
+        ),
+        (Transformation(sub_queries=("dog illnesses", "age in years", "old age")), [0.4] * 3),
+    ],
+    ids=["about the question", "another question and a distant one", "judged together"],
+)
+def test_a_text_weighs_less_the_fewer_keywords_it_holds(
+    made: Transformation, weights: list[float]
+) -> None:
     variants = build(made, keywords="old dog health concerns")
-    return {it.text: round(it.weight, 4) for it in variants}
-
-
-def test_a_text_that_holds_enough_of_the_keywords_has_its_whole_weight() -> None:
-    assert weigh(Transformation(rewrite="Health of the old", hyde="An old dog.")) == {
-        "Health of the old": 0.7,
-        "An old dog.": 0.9,
-    }
-
-
-def test_a_reply_to_another_question_has_no_weight_and_a_distant_one_little() -> None:
-    made = Transformation(rewrite="How is beer brewed?", hyde="Many old recipes are known.")
-    assert weigh(made) == {
-        "How is beer brewed?": 0.0,
-        "Many old recipes are known.": round(0.9 * 0.25 / 0.4, 4),
-    }
-
-
-def test_sub_queries_are_judged_together() -> None:
-    assert weigh(
-        Transformation(sub_queries=("dog illnesses", "age in years", "old age concerns"))
-    ) == {
-        "dog illnesses": 0.4,
-        "age in years": 0.4,
-        "old age concerns": 0.4,
-    }
+    assert [it.weight for it in variants] == pytest.approx(weights)
 
 
 # --- who leads a follow-up ------------------------------------------------------------------------
 
 
-def lead(hyde: str | None, standalone: str | None = ALONE) -> list[tuple[str, float]]:
-    made = replace(FORMS, hyde=hyde, standalone=standalone)
-    variants = build_variants(made, "And now?", OPTIONS, Trace(), "illnesses old jaco got")
-    left = prefer_hypothetical_passage(variants, OPTIONS, Trace())
-    return [(it.kind, round(it.weight, 4)) for it in left]
-
-
-def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
-    assert [kind for kind, _ in lead(None)] == [
-        "standalone",
-        "rewrite",
-        "sub_query",
-        "sub_query",
-        "step_back",
-    ]
-    assert ("rewrite", 0.0) in lead("Old Jaco has got two illnesses.", standalone=None)
-    silent = FusionSettings(weights={**WEIGHTS, "hyde": 0.0})
-    variants = build_variants(replace(FORMS, standalone=ALONE), "And now?", silent, Trace())
-    assert prefer_hypothetical_passage(variants, silent, Trace()) == variants
+@pytest.mark.parametrize(
+    ("changed", "weight"),
+    [({"hyde": None}, 0.9), ({"hyde": "Old Jaco is ill.", "standalone": None}, 0.9), ({}, 0.0)],
+    ids=["no passage", "no standalone form", "no weight"],
+)
+def test_without_a_passage_or_a_standalone_form_nobody_leads(
+    changed: dict[str, str | None], weight: float
+) -> None:
+    options = FusionSettings(weights={**WEIGHTS, "hyde": weight})
+    made = replace(FORMS, **{"standalone": ALONE, **changed})  # type: ignore[arg-type]
+    variants = build_variants(made, "And now?", options, Trace(), "illnesses old jaco got")
+    assert prefer_hypothetical_passage(variants, options, Trace()) == variants
