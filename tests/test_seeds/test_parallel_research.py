@@ -42,19 +42,14 @@ PAPERS: Final = {
     "hospital": "Federated learning is applied in twenty hospitals to find tumours.",
     "phone": "Keyboards of phones were the first use of federated learning.",
 }
-ANSWERS: Final = dict(
-    zip(
-        SUB_QUERIES,
-        (
-            "It trains on devices [1].",
-            "Aggregation and noise [1][2].",
-            "91 percent [1].",
-            "Ten times the rounds [2].",
-            "In twenty hospitals [1].",
-        ),
-        strict=True,
-    )
+SAID: Final = (
+    "It trains on devices [1].",
+    "Aggregation and noise [1][2].",
+    "91 percent [1].",
+    "Ten times the rounds [2].",
+    "In twenty hospitals [1].",
 )
+ANSWERS: Final = dict(zip(SUB_QUERIES, SAID, strict=True))
 SYNTHESIS: Final = "Overview: on devices [1]. Details: noise [5]. Uses: hospitals [17]."
 TOP_K: Final = 4
 
@@ -112,34 +107,35 @@ def troubles(answer: qtm.Answer) -> list[tuple[str, str]]:
 # --- the transformation ---------------------------------------------------------------------------
 
 
-def test_one_call_writes_the_rewrite_and_five_sub_queries_under_the_keys_of_the_document() -> None:
-    model = ScriptedModel(REPLY)
-    made = qtm.QueryMiddleware(config(), client=model).transform(QUESTION)
-    assert made.rewrite == REWRITTEN
-    assert made.sub_queries == SUB_QUERIES
-    assert len(model.prompts) == 1
+def transform(reply: Any) -> tuple[qtm.Transformation, ScriptedModel]:
+    model = ScriptedModel(reply)
+    return qtm.QueryMiddleware(config(), client=model).transform(QUESTION), model
 
 
-def test_keys_of_our_own_are_read_as_well() -> None:
-    model = ScriptedModel({"rewrite": REWRITTEN, "sub_queries": list(SUB_QUERIES)})
-    made = qtm.QueryMiddleware(config(), client=model).transform(QUESTION)
-    assert (made.rewrite, made.sub_queries) == (REWRITTEN, SUB_QUERIES)
+AS_JSON: Final = json.dumps(REPLY, indent=2)
 
 
 @pytest.mark.parametrize(
-    "fence", ["```json\n{}\n```", "Here is the JSON:\n\n```\n{}\n```\nDone.", "{}"]
+    "reply",
+    [
+        REPLY,
+        {"rewrite": REWRITTEN, "sub_queries": list(SUB_QUERIES)},
+        f"```json\n{AS_JSON}\n```",
+        f"Here is the JSON:\n\n```\n{AS_JSON}\n```\nDone.",
+        AS_JSON,
+    ],
+    ids=["the document's keys", "our keys", "fenced", "fenced in talk", "text"],
 )
-def test_json_in_fences_is_read(fence: str) -> None:
-    model = ScriptedModel(fence.replace("{}", json.dumps(REPLY, indent=2)))
-    made = qtm.QueryMiddleware(config(), client=model).transform(QUESTION)
+def test_one_call_writes_the_rewrite_and_five_sub_queries(reply: Any) -> None:
+    made, model = transform(reply)
     assert (made.rewrite, made.sub_queries) == (REWRITTEN, SUB_QUERIES)
+    assert len(model.prompts) == 1
 
 
 def test_the_model_is_asked_for_exactly_five_sub_queries_of_five_categories_in_their_order() -> (
     None
 ):
-    model = ScriptedModel(REPLY)
-    qtm.QueryMiddleware(config(), client=model).transform(QUESTION)
+    _, model = transform(REPLY)
     (asked,) = (field for field in model.prompts[0].fields if field.name == "sub_queries")
     assert (asked.min_items, asked.max_items) == (5, 5)
     wanted = ("background", "method", "result", "compar", "appli")
@@ -149,8 +145,7 @@ def test_the_model_is_asked_for_exactly_five_sub_queries_of_five_categories_in_t
 
 def test_no_more_than_five_sub_queries_are_used_and_that_is_noted() -> None:
     more = [*SUB_QUERIES, "Who invented federated learning?", "What does federated learning cost?"]
-    model = ScriptedModel({**REPLY, "subQueries": more})
-    made = qtm.QueryMiddleware(config(), client=model).transform(QUESTION)
+    made, _ = transform({**REPLY, "subQueries": more})
     assert made.sub_queries == SUB_QUERIES
     assert made.notes
 
@@ -209,43 +204,36 @@ def test_a_question_takes_seven_model_calls_and_a_search_for_each_sub_query() ->
     assert (answer.text, answer.status) == (SYNTHESIS, "full")
 
 
-def test_the_five_answers_are_made_at_the_same_time() -> None:
+def test_the_five_sub_queries_are_searched_and_then_answered_at_the_same_time() -> None:
     # Whoever asks one after the other never gets past the barrier.
     together = threading.Barrier(5, timeout=30)
-    known = script()
+    known, shelf = script(), Shelf(PAPERS)
 
     def reply(prompt: Prompt) -> Any:
         if prompt.mode == "sub_answer":
             together.wait()
         return known(prompt)
 
-    assert Asking(reply).answer().text == SYNTHESIS
-
-
-def test_the_five_sub_queries_are_searched_at_the_same_time() -> None:
-    together = threading.Barrier(5, timeout=30)
-    shelf = Shelf(PAPERS)
-
     def search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
         if query in SUB_QUERIES:
             together.wait()
         return shelf.search(query, top_k)
 
-    answer = Asking(script(), search).answer()
+    answer = Asking(reply, search).answer()
     assert (answer.text, answer.status) == (SYNTHESIS, "full")
 
 
-async def test_an_async_function_is_answered_in_the_same_way() -> None:
-    shelf = Shelf(PAPERS)
+async def search_papers(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
+    return Shelf(PAPERS).search(query, top_k)
 
-    async def search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
-        return shelf.search(query, top_k)
 
-    model = ScriptedModel(script())
-    wrapped: Any = qtm.QueryMiddleware(config(), client=model).wrap(search)
-    answer = await wrapped.aanswer(QUESTION, top_k=TOP_K)
-    assert answer.text == SYNTHESIS
-    assert len(model.prompts) == 7
+async def test_an_async_function_is_answered_and_streamed_in_the_same_way() -> None:
+    asking = Asking(script(), search_papers)
+    answer = await asking.wrapped.aanswer(QUESTION, top_k=TOP_K)
+    assert (answer.text, len(asking.model.prompts)) == (SYNTHESIS, 7)
+    async with asking.wrapped.astream_answer(QUESTION, top_k=TOP_K) as stream:
+        shown = [piece async for piece in stream]
+    assert "".join(shown) == SYNTHESIS == stream.answer.text
 
 
 def test_each_sub_query_is_answered_from_the_passages_of_its_own_search() -> None:
@@ -336,19 +324,6 @@ def test_of_a_stream_only_the_synthesis_is_shown_as_it_comes() -> None:
     assert len(shown) > 1
     assert "".join(shown) == "".join(pieces) == stream.answer.text
     assert len(stream.answer.sub_answers) == 5
-
-
-async def test_a_stream_can_be_read_by_an_event_loop() -> None:
-    shelf = Shelf(PAPERS)
-
-    async def search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
-        return shelf.search(query, top_k)
-
-    model = ScriptedModel(script())
-    wrapped: Any = qtm.QueryMiddleware(config(), client=model).wrap(search)
-    async with wrapped.astream_answer(QUESTION, top_k=TOP_K) as stream:
-        shown = [piece async for piece in stream]
-    assert "".join(shown) == SYNTHESIS == stream.answer.text
 
 
 # --- when something fails -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.test_seeds.world import PATIENT, Script, Service, Shelf, embed, run_qtm
+from tests.test_seeds.world import PATIENT, Script, Service, Shelf, run_qtm
 
 QUESTION: Final = "Does Jaco have any health concerns?"
 STRIPPED: Final = "jaco health concerns"
@@ -28,16 +28,20 @@ EXAMPLES: Final = [
     ("How does Jaco behave around other dogs?", "jaco behave around other dogs"),
     ("health concerns?", "health concerns"),
 ]
-TABLE: Final = [
-    (QUESTION, STRIPPED),
+# The rows of the seed's table, and the kinds of queries that it names.
+MORE: Final = [
     ("What is Jaco's walking schedule?", "jaco's walking schedule"),
-    ("health concerns?", "health concerns"),
     ("Jaco diet", "jaco diet"),
-]
-HELPS_MOST: Final = [
     ("What does Jaco like to eat?", "jaco like to eat"),
     ("Does Jaco have any allergies?", "jaco allergies"),
     ("Can you tell me about Jaco's diet?", "jaco's diet"),
+    ("walking schedule", "walking schedule"),
+    ("Does Jaco Have Any Health Concerns?", STRIPPED),
+    (QUESTION.upper(), STRIPPED),
+    ("How does NASA track asteroids?", "NASA track asteroids"),
+    ("What did Will Smith say in May 2023?", "Will Smith say in May 2023"),
+    *((f"Jaco{mark} diet{mark}", "jaco diet") for mark in ("?", "!", ".", ",", ";", ":", "...")),
+    *((f"{it}Jaco{it}diet{it}", "jaco diet") for it in ("  ", "\t", "\n", "\u00a0", "\u3000")),
 ]
 WORDS: Final = {
     "interrogative": "what when where who why how which",
@@ -69,36 +73,12 @@ class Fixed:
         return rows[:top_k]
 
 
-@pytest.mark.parametrize(("question", "stripped"), EXAMPLES)
-def test_the_seeds_examples(question: str, stripped: str) -> None:
+@pytest.mark.parametrize(("question", "stripped"), EXAMPLES + MORE)
+def test_a_question_becomes_its_keywords(question: str, stripped: str) -> None:
     assert qtm.preprocess(question) == stripped
 
 
-@pytest.mark.parametrize(("question", "stripped"), TABLE)
-def test_the_rows_of_the_seeds_table(question: str, stripped: str) -> None:
-    assert qtm.preprocess(question) == stripped
-
-
-@pytest.mark.parametrize(("question", "stripped"), HELPS_MOST)
-def test_natural_and_yes_or_no_questions_and_phrases_lose_their_question_words(
-    question: str, stripped: str
-) -> None:
-    assert qtm.preprocess(question) == stripped
-
-
-@pytest.mark.parametrize("query", ["Jaco diet", "walking schedule"])
-def test_keyword_queries_keep_every_word(query: str) -> None:
-    assert qtm.preprocess(query) == query.lower()
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        pytest.param(word, id=f"{kind} {word}")
-        for kind, words in WORDS.items()
-        for word in words.split()
-    ],
-)
+@pytest.mark.parametrize("word", [word for words in WORDS.values() for word in words.split()])
 def test_each_listed_word_is_removed_wherever_it_stands(word: str) -> None:
     for query in (
         f"{word} jaco health concerns?",
@@ -108,35 +88,6 @@ def test_each_listed_word_is_removed_wherever_it_stands(word: str) -> None:
         kept = qtm.preprocess(query).split()
         assert word not in kept
         assert {"jaco", "health", "concerns"} <= set(kept)
-
-
-@pytest.mark.parametrize("question", ["Does Jaco Have Any Health Concerns?", QUESTION.upper()])
-def test_words_come_in_small_letters(question: str) -> None:
-    assert qtm.preprocess(question) == STRIPPED
-
-
-def test_an_acronym_keeps_its_capitals() -> None:
-    assert qtm.preprocess("How does NASA track asteroids?") == "NASA track asteroids"
-
-
-def test_a_listed_word_that_is_a_name_is_kept() -> None:
-    assert qtm.preprocess("What did Will Smith say in May 2023?") == "Will Smith say in May 2023"
-
-
-@pytest.mark.parametrize("mark", ["?", "!", ".", ",", ";", ":", "...", "?!"])
-def test_punctuation_is_removed(mark: str) -> None:
-    assert qtm.preprocess(f"Jaco{mark} diet{mark}") == "jaco diet"
-
-
-def test_an_apostrophe_inside_a_word_is_no_punctuation() -> None:
-    assert qtm.preprocess("What are Jaco's toys?") == "jaco's toys"
-
-
-@pytest.mark.parametrize("space", ["  ", "\t", "\n", " \r\n ", "\u00a0", "\u3000"])
-def test_white_space_is_collapsed(space: str) -> None:
-    assert qtm.preprocess(f"{space}Jaco{space}walking{space}schedule{space}") == (
-        "jaco walking schedule"
-    )
 
 
 @pytest.mark.parametrize("query", ["What is the?", "What is?", "How are you?", "???", "..."])
@@ -153,9 +104,9 @@ def test_a_query_of_which_nothing_would_be_left_stays_as_it_is(query: str) -> No
 def test_a_wrapped_function_needs_no_config_no_model_and_no_further_search() -> None:
     searching, model = Fixed(), ScriptedModel("unused")
     found = qtm.QueryMiddleware(client=model).wrap(searching.search).retrieve(QUESTION)
-    assert found.keywords == STRIPPED
+    assert (found.original_query, found.keywords) == (QUESTION, STRIPPED)
     assert (found.trace.searches, found.trace.llm_calls) == (1, 0)
-    assert (len(searching.queries), model.prompts) == (1, [])
+    assert (searching.queries, model.prompts) == ([QUESTION], [])
 
 
 def test_the_passage_that_answers_comes_before_those_that_only_share_question_words() -> None:
@@ -176,13 +127,6 @@ async def test_an_asynchronous_function_gets_the_same() -> None:
 
     assert await search(QUESTION) == qtm.middleware(searching.search)(QUESTION)
     assert (await search.aretrieve(QUESTION)).keywords == STRIPPED
-
-
-def test_by_default_the_users_own_question_is_what_is_searched() -> None:
-    searching = Fixed()
-    found = qtm.middleware(searching.search).retrieve(QUESTION)
-    assert set(searching.queries) == {QUESTION}
-    assert found.original_query == QUESTION
 
 
 def test_a_function_that_returns_one_text_still_answers_and_says_what_would_help() -> None:
@@ -225,30 +169,21 @@ def test_the_stripped_text_is_searched_in_place_of_the_question(config: Any) -> 
 
 
 @pytest.mark.parametrize("config", AS_TEXT)
-def test_the_stripped_text_is_embedded_for_a_function_of_vectors(config: Any) -> None:
-    embedded: list[str] = []
+def test_the_stripped_text_is_embedded_for_a_function_of_vectors(
+    config: Any, host: HTTPServer
+) -> None:
+    service = Service(host, f"/stripped/{AS_TEXT.index(config)}", Script())
+    client = service.client()
 
-    def embed_and_note(texts: list[str]) -> list[list[float]]:
-        embedded.extend(texts)
-        return embed(texts)
+    def embed(texts: list[str]) -> list[list[float]]:
+        made = client.embeddings.create(model="text-embedding-3-small", input=texts)
+        return [it.embedding for it in made.data]
 
     def search(vector: list[float], top_k: int = 3) -> list[dict[str, Any]]:
         return Fixed().search("", top_k)
 
-    qtm.QueryMiddleware(config).wrap(search, embed=embed_and_note)(QUESTION)
-    assert embedded == [STRIPPED]
-
-
-def test_the_stripped_text_reaches_the_embeddings_service(host: HTTPServer) -> None:
-    service = Service(host, "/stripped/v1", Script())
-    client = service.client()
-
-    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-        client.embeddings.create(model="text-embedding-3-small", input=query)
-        return Fixed().search(query, top_k)
-
-    qtm.QueryMiddleware("strip-as-text").wrap(search)(QUESTION)
-    assert [body["input"] for body in service.embedded] == [STRIPPED]
+    qtm.QueryMiddleware(config).wrap(search, embed=embed)(QUESTION)
+    assert [body["input"] for body in service.embedded] == [[STRIPPED]]
 
 
 @pytest.mark.parametrize("config", [{}, *AS_TEXT])
@@ -266,17 +201,14 @@ def test_the_generator_gets_the_original_question(config: Any, host: HTTPServer)
 # The log
 
 
-def test_the_log_shows_before_and_after_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_shows_before_and_after_at_debug_and_no_query_above(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.DEBUG, "qtmiddleware"):
         qtm.middleware(Fixed().search)(QUESTION)
     assert [it.levelno for it in caplog.records if it.getMessage() == LINE] == [logging.DEBUG]
-
-
-def test_no_query_is_logged_above_debug(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "qtmiddleware"):
-        qtm.middleware(Fixed().search)(QUESTION)
-    assert "Jaco" not in caplog.text
-    assert "jaco" not in caplog.text
+    above = [it.getMessage() for it in caplog.records if it.levelno > logging.DEBUG]
+    assert "jaco" not in " ".join(above).lower()
 
 
 def test_the_query_log_holds_question_keywords_and_scores(tmp_path: Path) -> None:
@@ -328,18 +260,19 @@ def test_an_environment_variable_switches_the_rules_off(monkeypatch: pytest.Monk
     assert qtm.QueryMiddleware().wrap(Fixed().search).retrieve(QUESTION).keywords == ""
 
 
-def test_words_can_be_kept() -> None:
-    middleware = qtm.QueryMiddleware({"preprocess": {"keepWords": ["any", "does"]}})
-    assert middleware.preprocess(QUESTION) == "does jaco any health concerns"
-    assert middleware.wrap(Fixed().search).retrieve(QUESTION).keywords == (
-        "does jaco any health concerns"
-    )
-
-
-def test_more_words_can_be_removed() -> None:
-    middleware = qtm.QueryMiddleware({"preprocess": {"extraWords": ["concerns"]}})
-    assert middleware.preprocess(QUESTION) == "jaco health"
-    assert middleware.wrap(Fixed().search).retrieve(QUESTION).keywords == "jaco health"
+@pytest.mark.parametrize(
+    ("option", "words", "keywords"),
+    [
+        ("keepWords", ["any", "does"], "does jaco any health concerns"),
+        ("extraWords", ["concerns"], "jaco health"),
+    ],
+)
+def test_words_can_be_kept_and_more_can_be_removed(
+    option: str, words: list[str], keywords: str
+) -> None:
+    middleware = qtm.QueryMiddleware({"preprocess": {option: words}})
+    assert middleware.preprocess(QUESTION) == keywords
+    assert middleware.wrap(Fixed().search).retrieve(QUESTION).keywords == keywords
 
 
 def test_a_changed_word_list_holds_for_what_is_embedded_too() -> None:

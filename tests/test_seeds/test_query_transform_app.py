@@ -87,37 +87,12 @@ MENU: Final = (
 
 REPORT: Final = "The annual report says that"
 NIKE: Final = " ".join(
-    f"{REPORT} {fact}."
-    for fact in [
-        "the strategy of Nike is to sell straight to its customers",
-        "Nike opened stores of its own in forty cities and closed the accounts of small shops",
-        "revenue grew by ten percent, and the revenue of the web store by twenty-four",
-        "members of the running club buy twice as much as other customers do",
-        "shoes bring two thirds of all revenue, clothing a quarter, and balls the rest",
-        "the competitive advantages of Nike are its brand, its athletes and its designers",
-        "the third quarter of 2023 had a revenue of twelve billion dollars",
-        "three factories in Vietnam make half of the shoes",
-        "strategic initiatives for the next years are faster delivery and less waste",
-        "the company pays a dividend and buys back its own shares each year",
-        "a new cushioning foam saved a third of the material",
-        "prices rose by four percent after freight had become dearer",
-        "the stock of unsold shoes fell, which allowed fewer discounts",
-        "women's products grew faster than men's for the fourth year",
-        "basketball remains the largest sport after running",
-        "a new warehouse near Memphis sends parcels within one day",
-    ]
+    f"{REPORT} the strategy of Nike in {year} was to sell straight to {year - 2000} million customers."
+    for year in range(2008, 2024)
 )
 WEATHER: Final = "The climate report finds that"
 CLIMATE_NOTES: Final = "# Climate change\n\n" + " ".join(
-    f"{WEATHER} {fact}."
-    for fact in [
-        "climate change is a lasting change of temperature and rainfall",
-        "biodiversity shrinks because species cannot move as fast as their climate does",
-        "oceans grow warmer and more acid, and corals bleach",
-        "agriculture loses harvests to drought in the south",
-        "human health suffers from heat and from insects that carry fevers",
-        "the burning of coal, oil and gas causes most of the warming",
-    ]
+    f"{WEATHER} climate change is bad for {what}." for what in ("oceans", "harvests", "health")
 )
 
 
@@ -245,14 +220,11 @@ def test_every_key_of_the_seeds_config_file_means_what_the_seed_says(app: Applic
 
 
 def test_a_missing_index_is_told_together_with_the_command_that_makes_it(
-    ingested: Ingested,
+    ingested: Ingested, tmp_path: Path
 ) -> None:
     assert ingested.too_early.code == 1
     assert "qtm ingest" in ingested.too_early.err
     assert "Traceback" not in ingested.too_early.err
-
-
-def test_the_library_tells_the_same_of_a_missing_index(tmp_path: Path) -> None:
     config = {"indexPath": str(tmp_path / "none.json")}
     with (
         qtm.QueryMiddleware(config, client=ScriptedModel("-"), embedder=embed) as middleware,
@@ -261,9 +233,13 @@ def test_the_library_tells_the_same_of_a_missing_index(tmp_path: Path) -> None:
         middleware.answer(STRATEGY)
 
 
-def test_ingest_needs_no_arguments(ingested: Ingested) -> None:
+def test_ingest_needs_no_arguments_and_names_the_files_that_it_cannot_read(
+    app: Application, ingested: Ingested
+) -> None:
     assert ingested.ended.code == 0, ingested.ended.err
     assert "2 documents" in ingested.ended.out
+    assert "1 .bin" in ingested.ended.err
+    assert (app.folder / ".tmp" / "index" / "query-transform.index.json").stat().st_size > 0
 
 
 def test_ingest_logs_its_steps_as_lines_of_json_in_the_seeds_order(ingested: Ingested) -> None:
@@ -276,50 +252,37 @@ def test_ingest_logs_its_steps_as_lines_of_json_in_the_seeds_order(ingested: Ing
     ]
     assert [it["message"] for it in ingested.log if it["message"] in seeds] == seeds
     assert {it["level"] for it in ingested.log} == {"info"}
-
-
-def test_the_log_of_ingest_counts_documents_and_chunks(ingested: Ingested) -> None:
     assert ingested.meta("Loading config")["path"] == CONFIG_FILE
     assert ingested.meta("Loaded documents")["count"] == 2
     chunks = ingested.meta("Created chunks")["count"]
-    assert chunks >= 4
-    assert ingested.meta("Persisted vector index")["chunks"] == chunks
+    assert ingested.meta("Persisted vector index")["chunks"] == chunks >= 4
 
 
-def test_text_and_markdown_are_read_and_other_files_are_named(ingested: Ingested) -> None:
-    assert "1 .bin" in ingested.ended.err
-
-
-def test_the_index_is_written_where_the_config_says(app: Application, ingested: Ingested) -> None:
-    assert (app.folder / ".tmp" / "index" / "query-transform.index.json").stat().st_size > 0
-
-
-def test_ingest_embeds_every_chunk_by_the_model_of_the_config(
+def test_ingest_embeds_every_chunk_by_the_model_of_the_config_and_transforms_nothing(
     app: Application, ingested: Ingested
 ) -> None:
     chunks = ingested.meta("Created chunks")["count"]
     batches = [body["input"] for body in app.service.embedded if REPORT in str(body["input"])]
     assert sum(len(batch) for batch in batches) == chunks
     assert {body["model"] for body in app.service.embedded} == {"text-embedding-3-small"}
-
-
-def test_ingest_transforms_nothing(ingested: Ingested) -> None:
     assert ingested.completions == 0
 
 
-# A session in a pipe
+# A session in a pipe and at a terminal
 
 
-def test_a_session_in_a_pipe_answers_its_questions_and_ends_at_exit(
+def test_a_session_in_a_pipe_answers_its_questions_with_what_was_searched_and_scores(
     piped: tuple[Ended, Sequence[Asked]],
 ) -> None:
     ended, _ = piped
     assert ended.code == 0, ended.err
-    questions = [
-        line.partition(" ")[2] for line in ended.out.splitlines() if line.startswith("Question: ")
-    ]
-    assert questions == [STRATEGY, IMPACTS, RIVALS]
-    assert ended.out.count(ANSWER) == 3
+    answers = ended.out.split("Question: ")[1:]
+    for question, answer in zip((STRATEGY, IMPACTS, RIVALS), answers, strict=True):
+        assert answer.startswith(question)
+        assert ANSWER in answer
+    assert all("Scores: [1] " in answer for answer in answers[:2])
+    assert STRATEGY_REWRITTEN in answers[0]
+    assert all(aspect in answers[1] for aspect in ASPECTS)
 
 
 def test_a_type_is_chosen_and_changed_in_a_pipe_as_at_a_terminal(
@@ -329,76 +292,35 @@ def test_a_type_is_chosen_and_changed_in_a_pipe_as_at_a_terminal(
     marker = "Transformation type set to: "
     chosen = [line for line in ended.err.splitlines() if line.startswith(marker)]
     # An empty line keeps the type that was chosen last.
-    assert [line.removeprefix(marker) for line in chosen] == [
-        "rewrite",
-        "decompose",
-        "decompose",
-        "stepback",
-    ]
+    expected = ["rewrite", "decompose", "decompose", "stepback"]
+    assert [line.removeprefix(marker) for line in chosen] == expected
     assert all(entry in ended.err for entry in MENU)
 
 
-def test_an_answer_in_a_pipe_comes_with_the_transformed_query_and_scores(
-    piped: tuple[Ended, Sequence[Asked]],
-) -> None:
-    first, second, _ = piped[0].out.split("Question: ")[1:]
-    assert STRATEGY_REWRITTEN in first
-    assert all(aspect in second for aspect in ASPECTS)
-    assert "Scores: [1] " in first
-    assert "Scores: [1] " in second
-
-
 def test_a_model_that_answers_500_costs_its_transformation_and_not_the_answer(
-    piped: tuple[Ended, Sequence[Asked]],
+    app: Application, piped: tuple[Ended, Sequence[Asked]]
 ) -> None:
     ended, asked = piped
-    last = ended.out.split("Question: ")[-1]
-    assert ANSWER in last
+    assert ANSWER in ended.out.split("Question: ")[-1]
     assert "degraded: transform.stepback unavailable" in ended.out + ended.err
     refused = [it for it in asked if it.kind == "transformation" and RIVALS in it.text]
     assert len(refused) == 1
-
-
-def test_the_models_of_the_config_are_asked_with_the_key_of_the_env_file(
-    app: Application, piped: tuple[Ended, Sequence[Asked]]
-) -> None:
-    assert {it.body["model"] for it in piped[1]} == {"gpt-4o-mini"}
+    # The models of the config are asked, with the key of the .env file.
+    assert {it.body["model"] for it in asked} == {"gpt-4o-mini"}
     assert set(app.service.keys) == {f"Bearer {KEY}"}
 
 
-# The session of the seed at a terminal
-
-
-def test_a_terminal_offers_the_types_with_the_configs_as_default(typed: dict[str, str]) -> None:
-    assert all(entry in typed["start"] for entry in MENU)
+def test_the_session_at_a_terminal_is_that_of_the_seed(typed: dict[str, str]) -> None:
     assert typed["start"].endswith("Select transformation type [all]:")
-
-
-def test_the_chosen_type_and_the_commands_are_told_in_the_seeds_words(
-    typed: dict[str, str],
-) -> None:
     assert "Current transformation type: rewrite" in typed["chosen"]
     assert "Type 'tt' to change transformation type, 'exit' to quit" in typed["chosen"]
-
-
-def test_a_question_at_a_terminal_shows_answer_rewrite_and_scores(typed: dict[str, str]) -> None:
-    assert ANSWER in typed["rewrite"]
-    assert STRATEGY_REWRITTEN in typed["rewrite"]
-    assert "Scores: [1] " in typed["rewrite"] + typed["tt"]
-
-
-def test_tt_shows_the_menu_again_with_the_chosen_type_as_default(typed: dict[str, str]) -> None:
-    assert all(entry in typed["tt"] for entry in MENU)
+    for step in ("start", "tt"):
+        assert all(entry in typed[step] for entry in MENU)
     assert "Select transformation type [rewrite]:" in typed["tt"]
     assert "Transformation type set to: decompose" in typed["changed"]
-
-
-def test_a_decomposed_question_at_a_terminal_shows_every_sub_query(typed: dict[str, str]) -> None:
-    assert ANSWER in typed["decompose"]
-    assert all(aspect in typed["decompose"] for aspect in ASPECTS)
-
-
-def test_exit_leaves_the_terminal_without_an_error(typed: dict[str, str]) -> None:
+    for step, texts in {"rewrite": [STRATEGY_REWRITTEN], "decompose": ASPECTS}.items():
+        assert all(text in typed[step] for text in (ANSWER, *texts))
+    assert "Scores: [1] " in typed["rewrite"] + typed["tt"]
     assert typed["code"] == "0"
 
 
@@ -489,12 +411,7 @@ def retrieve(
         ("rewrite", STRATEGY, "rewrite", [STRATEGY_REWRITTEN]),
         ("rewrite", CLIMATE, "rewrite", [CLIMATE_REWRITTEN]),
         ("stepback", REVENUE, "step_back", [REVENUE_STEP_BACK]),
-        (
-            "decompose",
-            "What are the impacts of climate change on the environment?",
-            "sub_query",
-            ASPECTS,
-        ),
+        ("decompose", IMPACTS, "sub_query", ASPECTS),
     ],
 )
 def test_each_transformation_alone_is_chosen_by_the_config_and_searched(
@@ -517,21 +434,21 @@ def test_all_transformations_are_three_calls_and_every_text_is_searched() -> Non
     assert {it.kind for it in found.variants} == {"original", "rewrite", "step_back", "sub_query"}
 
 
-def test_a_new_type_for_one_call_needs_no_new_config() -> None:
-    shelf = Shelf(SHELF)
-    middleware = qtm.QueryMiddleware(
-        {"transformationType": "all", **PATIENT}, client=ScriptedModel(REPLIES)
+def wrap_shelf(kind: str = "all", client: Any = None, **config: Any) -> Any:
+    settings = PATIENT | {"transformationType": kind} | config
+    return qtm.QueryMiddleware(settings, client=client or ScriptedModel(REPLIES)).wrap(
+        Shelf(SHELF).search
     )
-    search = middleware.wrap(shelf.search)
-    found = search.retrieve(IMPACTS, config={"transformationType": "stepback"})
+
+
+def test_a_new_type_for_one_call_needs_no_new_config() -> None:
+    found = wrap_shelf().retrieve(IMPACTS, config={"transformationType": "stepback"})
     assert [it.kind for it in found.variants] == ["original", "step_back"]
 
 
 def test_the_transformations_can_be_had_without_a_search() -> None:
-    middleware = qtm.QueryMiddleware(
-        {"transformationType": "all", **PATIENT}, client=ScriptedModel(REPLIES)
-    )
-    written = middleware.transform(IMPACTS)
+    config = {"transformationType": "all", **PATIENT}
+    written = qtm.QueryMiddleware(config, client=ScriptedModel(REPLIES)).transform(IMPACTS)
     assert (written.rewrite, written.step_back) == (IMPACTS_REWRITTEN, IMPACTS_STEP_BACK)
     assert tuple(written.sub_queries) == ASPECTS
 
@@ -554,18 +471,14 @@ def test_max_sub_queries_is_from_two_to_six(most: int) -> None:
 @pytest.mark.parametrize("top_k", [1, 4, 7])
 def test_top_k_passages_come_back_whatever_was_searched(top_k: int) -> None:
     for kind in ("none", "rewrite", "stepback", "decompose", "all"):
-        middleware = qtm.QueryMiddleware(
-            PATIENT | {"transformationType": kind}, client=ScriptedModel(REPLIES)
-        )
-        assert len(middleware.wrap(Shelf(SHELF).search)(IMPACTS, top_k=top_k)) == top_k
+        assert len(wrap_shelf(kind)(IMPACTS, top_k=top_k)) == top_k
 
 
 def test_top_k_of_the_config_is_what_the_index_gives(indexed: dict[str, Any]) -> None:
     for top_k in (1, 4):
         config = indexed | {"topK": top_k}
-        with qtm.QueryMiddleware(
-            config, client=ScriptedModel(REPLIES), embedder=embed
-        ) as middleware:
+        model = ScriptedModel(REPLIES)
+        with qtm.QueryMiddleware(config, client=model, embedder=embed) as middleware:
             assert len(middleware.retriever(STRATEGY)) == top_k
 
 
@@ -575,16 +488,12 @@ def test_each_sub_query_brings_its_own_passages() -> None:
     assert len(found.rankings) == 1 + len(ASPECTS)
 
 
-def test_a_passage_that_several_searches_find_comes_once() -> None:
+def test_a_passage_that_several_searches_find_comes_once_and_scores_fall() -> None:
     found, _, _ = retrieve(IMPACTS, {"transformationType": "all"})
     ids = [it.id for it in found.matches]
     assert len(ids) == len(set(ids)) == 4
     shared = next(it for it in found.matches if it.id == "biodiversity")
     assert {"original", "sub_query"} <= set(shared.found_by)
-
-
-def test_merged_passages_are_sorted_by_their_score() -> None:
-    found, _, _ = retrieve(IMPACTS, {"transformationType": "all"})
     scores = [it.fused_score for it in found.matches]
     assert scores == sorted(scores, key=lambda score: -(score or 0))
 
@@ -604,10 +513,7 @@ def test_the_answer_is_written_from_the_merged_passages_and_the_users_own_questi
 ) -> None:
     script = Script(["oceans are affected"], REPLIES, "They warm [1].")
     service = Service(host, "/app-answer/v1", script)
-    middleware = qtm.QueryMiddleware(
-        {"transformationType": "decompose", **PATIENT}, client=service.client()
-    )
-    answer = middleware.wrap(Shelf(SHELF).search).answer(IMPACTS, top_k=6)
+    answer = wrap_shelf("decompose", service.client()).answer(IMPACTS, top_k=6)
     (asked,) = service.of_kind("answer")
     assert IMPACTS in asked.text
     assert all(
@@ -619,17 +525,10 @@ def test_the_answer_is_written_from_the_merged_passages_and_the_users_own_questi
 
 def test_transformations_and_answers_may_have_a_model_each(host: HTTPServer) -> None:
     service = Service(host, "/app-models/v1", Script(["strategy is to sell"], REPLIES, ANSWER))
-    config = {
-        "transformationType": "rewrite",
-        "transformationModel": "gpt-4o",
-        "chatModel": "gpt-4o-mini",
-    }
-    middleware = qtm.QueryMiddleware(config | PATIENT, client=service.client())
-    middleware.wrap(Shelf(SHELF).search).answer(STRATEGY)
-    assert [(it.kind, it.body["model"]) for it in service.completions] == [
-        ("transformation", "gpt-4o"),
-        ("answer", "gpt-4o-mini"),
-    ]
+    models = {"transformationModel": "gpt-4o", "chatModel": "gpt-4o-mini"}
+    wrap_shelf("rewrite", service.client(), **models).answer(STRATEGY)
+    asked = [(it.kind, it.body["model"]) for it in service.completions]
+    assert asked == [("transformation", "gpt-4o"), ("answer", "gpt-4o-mini")]
 
 
 def test_where_no_transformation_helps_the_questions_own_passages_stand() -> None:

@@ -101,10 +101,9 @@ def transformed_search(
     return sorted(best.values(), key=lambda hit: -hit["similarity"])[:top_k]
 
 
-def parity(kind: str, **changed: Any) -> dict[str, Any]:
+def parity() -> dict[str, Any]:
     """The settings under which the notebook's results come back."""
     return {
-        "transformationType": kind,
         "preprocess": False,
         "keywordEvidence": False,
         "llm": {"guard": False, "subQueryStyle": "aspects"},
@@ -114,73 +113,44 @@ def parity(kind: str, **changed: Any) -> dict[str, Any]:
             "minSuccesses": 1,
             "subQueryTopK": 2,
         },
-        **PATIENT,
-        **changed,
     }
 
 
-def transformed(kind: str, reply: str) -> Any:
-    config = {"transformationType": kind, **PATIENT}
-    return qtm.QueryMiddleware(config, client=ScriptedModel(reply)).transform(QUESTION)
+def wrap(kind: str, reply: Any, **changed: Any) -> Any:
+    """The notebook's store behind a middleware that transforms by *kind*."""
+    client = ScriptedModel(reply) if isinstance(reply, str | dict) else reply
+    config = {"transformationType": kind, **PATIENT, **changed}
+    return qtm.QueryMiddleware(config, client=client).wrap(PlainStore().search)
 
 
 # Plain-text replies
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        REWRITE,
+LABELLED: Final = {
+    "rewrite": [
         f"  {REWRITE}\n",
-        f"Rewritten query: {REWRITE}",
         f"Rewritten query:\n{REWRITE}",
         f"**Rewritten query:** {REWRITE}",
         f'Rewritten Query: "{REWRITE}"',
         f"Sure! Here is the rewritten query:\n\n{REWRITE}",
     ],
-)
-def test_a_rewrite_is_read_from_plain_text_without_its_label(reply: str) -> None:
-    assert transformed("rewrite", reply).rewrite == REWRITE
+    "stepback": [f"Step-back query: {STEP_BACK}", f"**Step-back query:**\n{STEP_BACK}"],
+    "decompose": [
+        opening + "\n".join(mark.format(at) + it for at, it in enumerate(SUB_QUERIES, 1)) + closing
+        for mark in ("{}. ", "{}) ", "- ", "* ", "**{}.** ", "**Sub-query {}:** ", "\n  {}. ")
+        for opening, closing in [("", ""), ("Here they are:\n\n", "\n\nI hope this helps!")]
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    "reply", [STEP_BACK, f"Step-back query: {STEP_BACK}", f"**Step-back query:**\n{STEP_BACK}"]
-)
-def test_a_step_back_query_is_read_from_plain_text_without_its_label(reply: str) -> None:
-    assert transformed("stepback", reply).step_back == STEP_BACK
-
-
-@pytest.mark.parametrize(
-    "before",
-    ["{}. ", "{}) ", "- ", "* ", "**{}.** ", "**Sub-query {}:** ", "Sub-query {}: ", "  {}. "],
-)
-@pytest.mark.parametrize(
-    ("opening", "closing"), [("", ""), ("Here are the sub-queries:\n\n", "\n\nI hope this helps!")]
-)
-def test_sub_queries_are_read_from_a_list_however_it_is_marked(
-    before: str, opening: str, closing: str
-) -> None:
-    lines = [f"{before.format(at)}{text}" for at, text in enumerate(SUB_QUERIES, start=1)]
-    reply = opening + "\n".join(lines) + closing
-    assert tuple(transformed("decompose", reply).sub_queries) == SUB_QUERIES
-
-
-def test_a_numbered_list_may_have_blank_lines_between() -> None:
-    reply = NUMBERED.replace("\n", "\n\n")
-    assert tuple(transformed("decompose", reply).sub_queries) == SUB_QUERIES
-
-
-@pytest.mark.parametrize("kind", ["rewrite", "stepback", "decompose"])
-def test_plain_text_is_as_good_as_json_to_a_search(kind: str) -> None:
-    as_json = {"rewrite": REWRITE, "step_back": STEP_BACK, "sub_queries": SUB_QUERIES}
-    found = [
-        qtm.QueryMiddleware({"transformationType": kind, **PATIENT}, client=ScriptedModel(reply))
-        .wrap(PlainStore().search)
-        .retrieve(QUESTION)
-        for reply in (PLAIN[kind], as_json)
-    ]
-    assert found[0].response == found[1].response
-    assert [it.status for it in found] == ["full", "full"]
+@pytest.mark.parametrize("kind", LABELLED)
+def test_plain_text_is_as_good_as_json_however_it_is_labelled(kind: str) -> None:
+    as_json = {"rewrite": REWRITE, "step_back": STEP_BACK, "sub_queries": list(SUB_QUERIES)}
+    expected = wrap(kind, as_json).retrieve(QUESTION)
+    for reply in (PLAIN[kind], *LABELLED[kind]):
+        found = wrap(kind, reply).retrieve(QUESTION)
+        assert found.transformation == expected.transformation, reply
+        assert (found.response, found.status) == (expected.response, "full")
 
 
 # What is sent
@@ -188,48 +158,33 @@ def test_plain_text_is_as_good_as_json_to_a_search(kind: str) -> None:
 
 def asked_for(host: HTTPServer, kind: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one request that a transformation of *kind* sends."""
-    service = Service(
-        host, f"/notebook/{kind}/{len(json.dumps(config))}/v1", Script((), PLAIN[kind])
-    )
-    middleware = qtm.QueryMiddleware(
-        {**config, "transformationType": kind}, client=service.client()
-    )
-    middleware.transform(QUESTION)
+    path = f"/notebook/{kind}/{len(json.dumps(config))}/v1"
+    service = Service(host, path, Script((), PLAIN[kind]))
+    config = {**config, "transformationType": kind}
+    qtm.QueryMiddleware(config, client=service.client()).transform(QUESTION)
     (asked,) = service.completions
     return asked.body
 
 
-@pytest.mark.parametrize(
-    ("kind", "temperature"), [("rewrite", 0.0), ("stepback", 0.1), ("decompose", 0.2)]
-)
-def test_each_transformation_is_asked_for_at_its_own_temperature(
-    host: HTTPServer, kind: str, temperature: float
-) -> None:
-    config = {
-        "transformationModel": LLAMA,
-        "llm": {"temperatures": {"rewrite": 0.0, "stepback": 0.1, "decompose": 0.2}},
-    }
-    assert asked_for(host, kind, config)["temperature"] == temperature
+def test_each_transformation_is_asked_for_at_its_own_temperature(host: HTTPServer) -> None:
+    temperatures = {"rewrite": 0.0, "stepback": 0.1, "decompose": 0.2}
+    config = {"transformationModel": LLAMA, "llm": {"temperatures": temperatures}}
+    for kind, temperature in temperatures.items():
+        assert asked_for(host, kind, config)["temperature"] == temperature
 
 
-@pytest.mark.parametrize("kind", ["rewrite", "stepback", "decompose"])
-def test_each_transformation_may_have_a_system_prompt_of_ones_own(
-    host: HTTPServer, kind: str
-) -> None:
+def test_each_transformation_may_have_a_system_prompt_of_ones_own(host: HTTPServer) -> None:
     own = {"rewrite": "Say it in full.", "stepback": "Ask more broadly.", "decompose": "Cut it up."}
-    system, user = asked_for(host, kind, {"llm": {"prompts": own}})["messages"]
-    assert (system["role"], user["role"]) == ("system", "user")
-    assert system["content"].startswith(own[kind])
-    assert QUESTION in user["content"]
-    assert QUESTION not in system["content"]
+    for kind, prompt in own.items():
+        system, user = asked_for(host, kind, {"llm": {"prompts": own}})["messages"]
+        assert (system["role"], user["role"]) == ("system", "user")
+        assert system["content"].startswith(prompt)
+        assert (QUESTION in user["content"], QUESTION in system["content"]) == (True, False)
 
 
 def test_a_call_may_name_its_own_model(host: HTTPServer) -> None:
     service = Service(host, "/notebook/models/v1", Script((), PLAIN["rewrite"]))
-    middleware = qtm.QueryMiddleware(
-        {"transformationType": "rewrite", **PATIENT}, client=service.client()
-    )
-    search = middleware.wrap(PlainStore().search)
+    search = wrap("rewrite", service.client())
     for model in (LLAMA, "another/model"):
         search.retrieve(QUESTION, config={"transformationModel": model})
     assert [it.body["model"] for it in service.completions] == [LLAMA, "another/model"]
@@ -253,10 +208,7 @@ def test_a_service_without_structured_replies_is_asked_for_text(host: HTTPServer
         return failure(400, "response_format") if "response_format" in asked.body else NUMBERED
 
     service = Service(host, "/notebook/plain/v1", Script((), reply))
-    middleware = qtm.QueryMiddleware(
-        {"transformationType": "decompose", **PATIENT}, client=service.client()
-    )
-    found = middleware.wrap(PlainStore().search).retrieve(QUESTION)
+    found = wrap("decompose", service.client()).retrieve(QUESTION)
     assert tuple(found.transformation.sub_queries) == SUB_QUERIES
     assert found.status == "full"
 
@@ -266,9 +218,8 @@ def test_the_command_line_prints_the_three_forms_of_a_query(
 ) -> None:
     def reply(asked: Asked) -> str:
         fields = asked.body["response_format"]["json_schema"]["schema"]["properties"]
-        return (
-            NUMBERED if "sub_queries" in fields else REWRITE if "rewrite" in fields else STEP_BACK
-        )
+        by_field = {"sub_queries": NUMBERED, "rewrite": REWRITE, "step_back": STEP_BACK}
+        return next(text for name, text in by_field.items() if name in fields)
 
     service = Service(host, "/notebook/printed/v1", Script((), reply))
     environment = {"QTM_LLM_BASE_URL": service.url, "SSL_CERT_FILE": one_authority or ""}
@@ -283,8 +234,7 @@ def test_the_command_line_prints_the_three_forms_of_a_query(
 @pytest.mark.parametrize("kind", ["none", "rewrite", "stepback", "decompose"])
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_the_notebooks_retrieval_gives_the_same_passages_and_scores(kind: str, top_k: int) -> None:
-    client = ScriptedModel(PLAIN.get(kind, ""))
-    search = qtm.QueryMiddleware(parity(kind), client=client).wrap(PlainStore().search)
+    search = wrap(kind, PLAIN.get(kind, ""), **parity())
     assert search(QUESTION, top_k=top_k) == transformed_search(kind, top_k)
 
 
@@ -307,8 +257,7 @@ def test_the_notebooks_retrieval_gives_the_same_passages_and_scores(kind: str, t
 def test_two_passages_for_each_sub_query_and_the_best_score_of_each_decide(
     sub_queries: Sequence[str],
 ) -> None:
-    client = ScriptedModel(numbered(sub_queries))
-    search = qtm.QueryMiddleware(parity("decompose"), client=client).wrap(PlainStore().search)
+    search = wrap("decompose", numbered(sub_queries), **parity())
     assert search(QUESTION, top_k=3) == transformed_search("decompose", 3, sub_queries)
 
 
@@ -325,50 +274,43 @@ def test_the_preset_seed_parity_is_these_settings(kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["stepback", "step_back", "step-back"])
 def test_step_back_may_be_written_as_the_notebook_writes_it(name: str) -> None:
-    middleware = qtm.QueryMiddleware(parity(name), client=ScriptedModel(STEP_BACK))
-    found = middleware.wrap(PlainStore().search)(QUESTION, top_k=3)
+    found = wrap(name, STEP_BACK, **parity())(QUESTION, top_k=3)
     assert found == transformed_search("stepback", 3)
 
 
-def test_each_sub_query_brings_as_many_passages_as_sub_query_top_k_says() -> None:
-    for most in (1, 2, 3):
-        settings = parity("decompose")
-        settings["fusion"]["subQueryTopK"] = most
-        middleware = qtm.QueryMiddleware(settings, client=ScriptedModel(NUMBERED))
-        found = middleware.wrap(PlainStore().search).retrieve(QUESTION, top_k=3)
-        assert [len(it.keys) for it in found.rankings if it.variant.kind == "sub_query"] == [
-            most,
-            most,
-        ]
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_each_sub_query_brings_as_many_passages_as_sub_query_top_k_says(most: int) -> None:
+    settings = parity()
+    settings["fusion"]["subQueryTopK"] = most
+    found = wrap("decompose", NUMBERED, **settings).retrieve(QUESTION, top_k=3)
+    lists = [it.keys for it in found.rankings if it.variant.kind == "sub_query"]
+    assert [len(keys) for keys in lists] == [most, most]
 
 
 def test_a_passage_found_twice_keeps_its_best_score() -> None:
     twice = [FACTS[2], f"{FACTS[2]} {FACTS[3]}"]
-    middleware = qtm.QueryMiddleware(parity("decompose"), client=ScriptedModel(numbered(twice)))
-    found = middleware.wrap(PlainStore().search)(QUESTION, top_k=3)
+    found = wrap("decompose", numbered(twice), **parity())(QUESTION, top_k=3)
     assert [hit["text"] for hit in found].count(FACTS[2]) == 1
     assert found[0]["text"] == FACTS[2]
     assert found[0]["similarity"] == pytest.approx(1.0)
 
 
 def test_results_carry_text_metadata_and_similarity_in_the_functions_own_shape() -> None:
-    middleware = qtm.QueryMiddleware(parity("rewrite"), client=ScriptedModel(REWRITE))
-    found = middleware.wrap(PlainStore().search).retrieve(QUESTION)
+    found = wrap("rewrite", REWRITE, **parity()).retrieve(QUESTION)
     assert [set(hit) for hit in found.response] == [{"text", "metadata", "similarity"}] * 3
     for hit, match in zip(found.response, found.matches, strict=True):
         assert (match.text, match.metadata) == (hit["text"], hit["metadata"])
         assert match.fused_score == pytest.approx(hit["similarity"])
 
 
-def test_an_empty_store_gives_an_empty_list() -> None:
-    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-        return []
-
-    for kind, reply in PLAIN.items():
-        middleware = qtm.QueryMiddleware(
-            {"transformationType": kind, **PATIENT}, client=ScriptedModel(reply)
-        )
-        assert middleware.wrap(search)(QUESTION) == []
+@pytest.mark.parametrize("kind", PLAIN)
+def test_an_empty_store_gives_an_empty_list_and_no_answer_is_made_up(kind: str) -> None:
+    config = {"transformationType": kind, **PATIENT}
+    middleware = qtm.QueryMiddleware(config, client=ScriptedModel(PLAIN[kind]))
+    search = middleware.wrap(lambda query, top_k=3: [])
+    assert search(QUESTION) == []
+    given = search.answer(QUESTION)
+    assert (given.found, PLAIN[kind] in given.text) == (False, False)
 
 
 def embed_one(text: str) -> list[float]:
@@ -380,7 +322,8 @@ def embed_one(text: str) -> list[float]:
 def test_texts_are_embedded_by_a_function_of_one_text_or_of_a_list(
     create_embeddings: Callable[[Any], Any],
 ) -> None:
-    middleware = qtm.QueryMiddleware(parity("decompose"), client=ScriptedModel(NUMBERED))
+    config = {"transformationType": "decompose", **parity()}
+    middleware = qtm.QueryMiddleware(config, client=ScriptedModel(NUMBERED))
     search = middleware.wrap(PlainStore().similarity_search, embed=create_embeddings)
     found = search(QUESTION, k=3)
     expected = transformed_search("decompose", 3)
@@ -487,18 +430,9 @@ def test_an_answer_tells_question_transformation_context_and_response(
     assert QUESTION in asked.text
 
 
-def test_without_any_passage_no_answer_is_made_up() -> None:
-    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-        return []
-
-    model = ScriptedModel("An answer out of nowhere.")
-    given = qtm.QueryMiddleware(client=model).wrap(search).answer(QUESTION)
-    assert not given.found
-    assert "out of nowhere" not in given.text
-
-
 # Answers compared
 
+CRITERIA: Final = ("accuracy", "completeness", "relevance")
 SYSTEMS: Final = ("off", "rewrite", "stepback", "decompose")
 
 
@@ -525,12 +459,8 @@ def verdicts_of(judged: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {verdict["system"]: verdict for verdict in judged["ranking"]["ranking"]}
 
 
-def test_a_file_of_questions_and_ideal_answers_is_read_as_it_is(judged: Mapping[str, Any]) -> None:
-    assert judged["question"] == QUESTION
-    assert judged["reference"] == IDEAL
-
-
 def test_every_technique_answers_side_by_side(judged: Mapping[str, Any]) -> None:
+    assert (judged["question"], judged["reference"]) == (QUESTION, IDEAL)
     answers = {row["system"]: row["answer"] for row in judged["systems"]}
     assert answers == {
         "off": SHORT,
@@ -540,38 +470,21 @@ def test_every_technique_answers_side_by_side(judged: Mapping[str, Any]) -> None
     }
 
 
-def test_each_answer_is_scored_from_1_to_10_on_accuracy_completeness_and_relevance(
+def test_each_answer_has_a_rank_scores_from_1_to_10_strengths_and_weaknesses(
     judged: Mapping[str, Any],
 ) -> None:
     verdicts = verdicts_of(judged)
-    assert set(verdicts) == set(SYSTEMS)
-    for verdict in verdicts.values():
-        assert set(verdict["scores"]) == {"accuracy", "completeness", "relevance"}
-        assert all(1 <= score <= 10 for score in verdict["scores"].values())
-    assert verdicts["decompose"]["scores"]["accuracy"] == 10
-    assert verdicts["rewrite"]["scores"]["accuracy"] == 7
-    assert verdicts["off"]["scores"]["accuracy"] == 4
-
-
-def test_each_answer_has_strengths_and_weaknesses(judged: Mapping[str, Any]) -> None:
-    verdicts = verdicts_of(judged)
+    for name, (rank, score) in {"decompose": (1, 10), "rewrite": (2, 7), "off": (3, 4)}.items():
+        assert verdicts[name]["rank"] == rank
+        assert verdicts[name]["scores"] == dict.fromkeys(CRITERIA, score)
+    assert verdicts["stepback"]["rank"] == 3
     assert set(verdicts["decompose"]["strengths"]) == {"right on 3 points"}
     assert set(verdicts["off"]["weaknesses"]) == {"leaves out 2 points"}
-
-
-def test_the_techniques_are_ranked_and_the_reason_is_told(judged: Mapping[str, Any]) -> None:
-    assert {name: verdict["rank"] for name, verdict in verdicts_of(judged).items()} == {
-        "decompose": 1,
-        "rewrite": 2,
-        "off": 3,
-        "stepback": 3,
-    }
     # Each with what the letters stand for, once in each order.
-    assert all(
-        reason.startswith("It names most causes. (") and "is decompose" in reason
-        for reason in judged["ranking"]["reasons"]
-    )
     assert len(judged["ranking"]["reasons"]) == 2
+    for reason in judged["ranking"]["reasons"]:
+        assert reason.startswith("It names most causes. (")
+        assert "is decompose" in reason
 
 
 def test_one_question_with_its_reference_is_judged_for_people_to_read(
