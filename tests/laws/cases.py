@@ -9,65 +9,26 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-WAYS: Final = ("blocking", "async", "threads")
-"""How the function is asked: called, awaited, or, though it blocks, awaited in a running loop."""
-CALLABLES: Final = ("function", "method", "object", "partial")
-SHAPES: Final = (
-    "dicts",
-    "metadata",
-    "mapping",
-    "dataclass",
-    "query response",
-    "documents response",
-    "pairs",
-    "columns",
-    "documents",
-    "documents and scores",
-)
-FIELDS: Final = ("all", "no text", "no scores", "no ids")
-SUPPLIES: Final = ("plenty", "repeated", "some", "few", "none")
-"""How many passages each text finds: more than any call asks for, those with each third one twice,
-more than the caller asks for, fewer, or none."""
-QUESTIONS: Final = ("positional", "keyword", "clause", "vector")
-NUMBERS: Final = ("positional", "keyword", "default", "absent")
-MODELS: Final = (
-    "none",
-    "good",
-    "late",
-    "garbage",
-    "refusing",
-    "chatting",
-    "failing",
-    "wrong count",
-)
-SEARCHES: Final = (
-    "fine",
-    "slow",
-    "rejects many",
-    "breaks for many",
-    "gives less of many",
-    "caps many",
-    "ignores the number",
-    "fails",
-    "one fails",
-    "variants fail",
-    "variants hang",
-)
-SETTINGS: Final = (
-    "off",
-    "rules",
-    "words",
-    "balanced",
-    "thorough",
-    "auto",
-    "rewrite",
-    "decompose",
-    "hyde",
-    "all",
-    "research",
+_VALUES: Final = {
+    # How the function is asked: called, awaited, or, though it blocks, awaited in a running loop.
+    "way": "blocking, async, threads",
+    "callable": "function, method, object, partial",
+    "shape": "dicts, metadata, mapping, dataclass, query response, documents response, pairs, columns, "
+    "documents, documents and scores",
+    "fields": "all, no text, no scores, no ids",
+    # How many passages each text finds: more than any call asks for, those with each third one
+    # twice, more than the caller asks for, fewer, or none.
+    "supply": "plenty, repeated, some, few, none",
+    "question": "positional, keyword, clause, vector",
+    "number": "positional, keyword, default, absent",
+    "model": "none, good, late, garbage, refusing, chatting, failing, wrong count",
+    "search": "fine, slow, rejects many, breaks for many, gives less of many, caps many, "
+    "ignores the number, fails, one fails, variants fail, variants hang",
+    # Presets and transformation types; "concat" is "decompose" with that fusion.
+    "setting": "off, rules, words, balanced, thorough, auto, rewrite, decompose, hyde, all, research, "
     "concat",
-)
-"""Presets and transformation types; ``concat`` is ``decompose`` with that fusion."""
+}
+DIMENSIONS: Final = tuple(values.split(", ") for values in _VALUES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +71,6 @@ class Case:
         return self.search == "variants hang" and self.model in ("good", "wrong count")
 
 
-DIMENSIONS: Final[tuple[tuple[str, ...], ...]] = (
-    WAYS,
-    CALLABLES,
-    SHAPES,
-    FIELDS,
-    SUPPLIES,
-    QUESTIONS,
-    NUMBERS,
-    MODELS,
-    SEARCHES,
-    SETTINGS,
-)
 any_case: Final[st.SearchStrategy[Case]] = st.builds(
     Case, *map(st.sampled_from, DIMENSIONS), seed=st.integers(0, 1_000)
 )
@@ -161,4 +110,4 @@ def cover_pairs() -> list[Case]:
     return cases
 
 
-assert len(fields(Case)) == len(DIMENSIONS) + 1
+assert [it.name for it in fields(Case)] == [*_VALUES, "seed"]

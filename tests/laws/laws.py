@@ -277,19 +277,12 @@ def is_at_home(plays: Plays) -> Iterator[Any]:
     """The question is searched in the caller's thread, or its task."""
     for played in plays.each:
         calls = [call for call in played.world.calls if call.text == QUERY]
-        if played.task is None and any(call.thread != played.thread for call in calls):
-            yield "another thread"
-        if (
-            played.task
-            and played.case.way == "async"
-            and any(call.task is not played.task for call in calls)
-        ):
-            yield "another task"
-        if (
-            played.task
-            and played.case.way == "threads"
-            and any(call.thread == played.thread for call in calls)
-        ):
+        threads = {call.thread for call in calls}
+        if played.task is None:
+            yield from threads - {played.thread}
+        elif played.case.way == "async":
+            yield from {call.task for call in calls} - {played.task}
+        elif played.thread in threads:
             yield "the loop's thread, which is blocked by it"
 
 

@@ -7,7 +7,7 @@ import copy
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from pinecone import EmbedQuery
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.laws.cases import CALLABLES, Case
+from tests.laws.cases import Case
 from tests.laws.shapes import SHAPES
 from tests.laws.world import PATIENCE, PATIENT_MS, QUERY, REPLIES, World, decorate, make_function
 from tests.support.waiting import await_until
@@ -58,17 +58,28 @@ class Search:
         function = search_page if has_pages else search
         self.function: Any = decorate(function, is_async=self.is_async)
 
-    def ask(self, setting: Any, /, *args: Any, client: Any = None, **kwargs: Any) -> qtm.Retrieval:
-        """Ask the function, wrapped anew."""
-        qm = qtm.QueryMiddleware(setting, client=client or ScriptedModel(_reply))
-        return self.ask_by(qm, *args, **kwargs)
+    def wrap(self, setting: Any, *, client: Any = None, **helpers: Any) -> Any:
+        """The function behind a new middleware with *helpers*."""
+        client = client or ScriptedModel(_reply)
+        return qtm.QueryMiddleware(setting, client=client, **helpers).wrap(self.function)
 
-    def ask_by(self, qm: qtm.QueryMiddleware, /, *args: Any, **kwargs: Any) -> qtm.Retrieval:
-        wrapped = qm.wrap(self.function)
+    def ask(self, setting: Any, /, *args: Any, client: Any = None, **kwargs: Any) -> qtm.Retrieval:
+        return self.ask_again(self.wrap(setting, client=client), *args, **kwargs)
+
+    def ask_again(self, wrapped: Any, *args: Any, **kwargs: Any) -> qtm.Retrieval:
         if self.is_async:
             found: qtm.Retrieval = asyncio.run(wrapped.aretrieve(*args, **kwargs))
             return found
-        return wrapped.retrieve(*args, **kwargs)
+        return wrapped.retrieve(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+async def _wait_for(found: Any) -> Any:
+    return await found
+
+
+def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+    found = wrapped(*args, **kwargs)
+    return asyncio.run(_wait_for(found)) if inspect.isawaitable(found) else found
 
 
 TEXTS: Final = (
@@ -101,7 +112,7 @@ def _problems(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
 
 
 @both_ways
-@pytest.mark.parametrize("kind", CALLABLES)
+@pytest.mark.parametrize("kind", ["function", "method", "object", "partial"])
 @pytest.mark.parametrize("number", ["default", "absent"])
 def test_signature_name_and_docstring_are_the_functions(way: str, kind: str, number: str) -> None:
     function = make_function(World(Case(way=way, callable=kind, number=number)))
@@ -120,7 +131,7 @@ def test_only_what_an_async_function_returns_is_awaited(way: str) -> None:
     assert len(asyncio.run(found) if way == "async" else found) == 3
 
 
-async def test_a_decorated_method_belongs_to_its_object() -> None:
+def test_a_decorated_method_belongs_to_its_object() -> None:
     class Shelf:
         def __init__(self, name: str) -> None:
             self.name = name
@@ -134,8 +145,9 @@ async def test_a_decorated_method_belongs_to_its_object() -> None:
             await asyncio.sleep(0)
             return [{"id": self.name, "score": 0.5, "text": query}]
 
-    assert [Shelf(name).search(QUERY)[0]["id"] for name in "ab"] == ["a", "b"]
-    assert [(await Shelf(name).asearch(QUERY))[0]["id"] for name in "ab"] == ["a", "b"]
+    for name in "ab":
+        for search in (Shelf(name).search, Shelf(name).asearch):
+            assert call(search, QUERY)[0]["id"] == name
     assert Shelf("c").search.retrieve(query=QUERY).matches[0].id == "c"
     assert str(inspect.signature(Shelf("d").search)).startswith("(query")
 
@@ -157,13 +169,10 @@ def test_a_call_that_the_function_does_not_take_raises_its_error(
 # --- what nothing can be made of is passed on -------------------------------------------------------------------
 
 QUESTIONS: Final[dict[str, tuple[Any, str]]] = {
-    "empty": ("", "blank"),
     "blank": (" \t\u2003\n", "blank"),
     "overlong": ("dog " * 2_001, "too_long"),
     "a number": (42, "not_text"),
-    "bytes": (b"Does Jaco eat?", "not_text"),
     "parts": ([{"type": "text", "text": "Does Jaco eat?"}], "not_text"),
-    "a vector": ([0.25, 0.5], "not_text"),
     "nothing": (None, "not_text"),
 }
 
@@ -178,11 +187,9 @@ def test_a_question_that_is_none_goes_to_the_function_as_it_is(
     search, model = Search(way), ScriptedModel(_reply)
     retrieval = search.ask(config, question, top_k=2, client=model)
     assert search.calls == [(question, 2)]
-    assert search.calls[0][0] is question
+    assert search.calls[0][0] is retrieval.original_query is question
     assert retrieval.response is search.returned[0]
-    assert retrieval.original_query is question
     assert model.prompts == []
-    assert retrieval.status == "degraded"
     assert _problems(retrieval) == [("query", reason)]
 
 
@@ -199,14 +206,13 @@ def test_a_page_keeps_its_passages_and_costs_one_search(offset: int, config: Any
 
 
 PAGES: Final = (
-    *("offset", "skip", "start", "page", "cursor", "page_token", "next_token", "after"),
-    *("pagination", "pageNumber", "named"),
+    "offset skip start page cursor page_token next_token after pagination pageNumber named"
 )
 
 
 @pytest.mark.parametrize("is_declared", [True, False], ids=["parameter", "keyword"])
 @pytest.mark.parametrize("config", ["rules", REWRITE])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", PAGES.split())
 def test_a_later_page_is_not_widened_whatever_its_argument_is_called(
     name: str, config: Any, is_declared: bool
 ) -> None:
@@ -216,19 +222,15 @@ def test_a_later_page_is_not_widened_whatever_its_argument_is_called(
         calls.append((top_k, kwargs.get(name, 0)))
         return _respond(query, *calls[-1])
 
-    parameters = {"search": search}
-    exec(
-        f"def declared(query, top_k=2, {name}=0): return search(query, top_k, {name}={name})",
-        parameters,
-    )
+    code = f"lambda query, top_k=2, {name}=0: search(query, top_k, {name}={name})"
+    function = eval(code, {"search": search}) if is_declared else search
     qm = qtm.QueryMiddleware(config, client=ScriptedModel(_reply))
-    wrapped: Any = qm.wrap(
-        parameters["declared"] if is_declared else search,
-        page_arg=name if name == "named" else None,
-    )
-    pages = [wrapped(QUERY, 2, **{name: place}) for place in (2, 4)]
-    assert calls == [(2, 2), (2, 4)]
-    assert [sorted(row["id"] for row in page) for page in pages] == [["2", "3"], ["4", "5"]]
+    wrapped: Any = qm.wrap(function, page_arg=name if name == "named" else None)
+    for place in (2, 4):
+        found = wrapped(QUERY, 2, **{name: place})
+        assert calls.pop() == (2, place)
+        assert sorted(row["id"] for row in found) == [str(place), str(place + 1)]
+        assert calls == []
 
 
 @both_ways
@@ -280,13 +282,9 @@ def test_a_data_frame_is_returned_as_it_is_with_one_warning_that_names_read_and_
 ) -> None:
     response = Frame()
     search = Search(way, lambda *_: response)
-    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(search.function)
-
-    def call() -> Any:
-        return asyncio.run(wrapped(QUERY)) if way == "async" else wrapped(QUERY)
-
+    wrapped = search.wrap(REWRITE)
     with pytest.warns(qtm.SetupWarning, match=r"pass read= .* and write= ") as told:
-        found = [call() for _ in range(3)]
+        found = [call(wrapped, QUERY) for _ in range(3)]
     assert found == [response] * 3
     assert len(told) == 1
 
@@ -298,18 +296,12 @@ def test_two_functions_of_the_user_read_a_response_and_write_it(item: str, way: 
         rows = _respond(query, top_k)
         return {"box": rows if item == "dict" else [(row["text"], row["score"]) for row in rows]}
 
-    def read(response: Any) -> Any:
-        return response["box"]
-
     def write(response: Any, items: Any) -> Any:
         return {**response, "box": list(items)}
 
-    search = Search(way, respond)
-    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(
-        search.function, read=read, write=write
-    )
-    found = wrapped(QUERY)
-    box = (asyncio.run(found) if way == "async" else found)["box"]
+    search, qm = Search(way, respond), qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply))
+    wrapped = qm.wrap(search.function, read=lambda response: response["box"], write=write)
+    box = call(wrapped, QUERY)["box"]
     assert len(box) == 3
     assert box[0] in [it for response in search.returned for it in response["box"]]
     assert "Jaco has no health concerns" in str(box[0])
@@ -325,10 +317,10 @@ def _fail_to_fuse(*_: Any) -> Any:
 )
 def test_a_function_that_fails_to_fuse_leaves_the_questions_own_list(fuse: Any, way: str) -> None:
     config = {**REWRITE, "keywordEvidence": {"enabled": False}}
-    qm = qtm.QueryMiddleware(config, client=ScriptedModel(_reply), fuse=fuse)
-    found = Search(way).ask_by(qm, QUERY)
+    search = Search(way)
+    found = search.ask_again(search.wrap(config, fuse=fuse), QUERY)
     assert found.response == _respond(QUERY, 3)
-    assert [(it.stage, it.reason) for it in found.degradations] == [("fusion", "failed")]
+    assert _problems(found) == [("fusion", "failed")]
 
 
 @both_ways
@@ -344,11 +336,8 @@ def test_an_empty_response_is_returned_as_it_is(response: Any, way: str) -> None
 
 
 ODD_SCORES: Final[dict[str, tuple[Any, ...]]] = {
-    "none": (None, None, None),
     "not numbers": (float("nan"), 0.5, float("nan")),
-    "infinite": (float("inf"), 0.5, float("-inf")),
     "texts": ("high", "low", "lower"),
-    "equal": (0.5, 0.5, 0.5),
     "unsorted": (0.1, 0.9, 0.5),
     "rising": (0.1, 0.5, 0.9),
     "huge": (1e308, 1e308, -1e308),
@@ -378,16 +367,12 @@ def test_a_clause_of_the_sdk_is_read_and_left_as_it_is(way: str) -> None:
         seen.append(score_by[0])
         return SHAPES["documents response"].build(world.rank(QUERY)[:top_k])
 
-    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(
-        decorate(search, is_async=way == "async")
-    )
-    call: dict[str, Any] = {"namespace": "zoo", "score_by": [clause], "top_k": 3}
-    if way == "async":
-        retrieval = asyncio.run(wrapped.aretrieve(**call))
-    else:
-        retrieval = wrapped.retrieve(**call)
+    asking = Search(way)
+    asking.function = decorate(search, is_async=way == "async")
+    clauses = [clause]
+    retrieval = asking.ask(REWRITE, namespace="zoo", score_by=clauses, top_k=3)
     assert retrieval.original_query == QUERY
-    assert call["score_by"] == [clause]
+    assert clauses == [clause]
     assert clause.query == QUERY
     # A variant is searched with a clause of the same class.
     assert {type(it) for it in seen} == {EmbedQuery}
@@ -431,8 +416,8 @@ HELPERS: Final[dict[str, dict[str, Any]]] = {
 def test_a_broken_helper_changes_nothing(name: str, way: str, tmp_path: Path) -> None:
     config = {**REWRITE, "log": {"path": str(tmp_path / "queries.jsonl")}}
     question = "Does Jaco have any health concerns since last year?"
-    model = ScriptedModel(_reply)
-    found = Search(way).ask_by(qtm.QueryMiddleware(config, client=model, **HELPERS[name]), question)
+    search = Search(way)
+    found = search.ask_again(search.wrap(config, **HELPERS[name]), question)
     assert found.response == Search(way).ask(REWRITE, question).response
     assert found.original_query == question
 
@@ -443,39 +428,44 @@ def test_a_query_log_that_cannot_be_written_changes_nothing(way: str, tmp_path: 
     assert Search(way).ask(config, QUERY).response == Search(way).ask(REWRITE, QUERY).response
 
 
-def _score_wrongly(query: str, texts: Any) -> list[float]:
-    return [1.0]
-
-
-def _score_by_nan(query: str, texts: Any) -> list[float]:
-    return [float("nan") for _ in texts]
+BROKEN_RERANKERS: Final[dict[str, Any]] = {
+    "raises": Broken(),
+    "too few": lambda query, texts: [1.0],
+    "not a number": lambda query, texts: [float("nan") for _ in texts],
+    "texts": lambda query, texts: ["high" for _ in texts],
+    "nothing": lambda query, texts: None,
+}
 
 
 @both_ways
-@pytest.mark.parametrize(
-    "reranker", [Broken(), _score_wrongly, _score_by_nan], ids=["raises", "one", "nan"]
-)
-def test_a_broken_reranker_leaves_the_order_and_is_told(reranker: Any, way: str) -> None:
-    found = Search(way).ask_by(qtm.QueryMiddleware(RERANK, reranker=reranker), QUERY)
+@pytest.mark.parametrize("name", BROKEN_RERANKERS)
+def test_a_broken_reranker_leaves_the_order_and_is_told(name: str, way: str) -> None:
+    search = Search(way)
+    found = search.ask_again(search.wrap(RERANK, reranker=BROKEN_RERANKERS[name]), QUERY)
     assert found.response == Search(way).ask("rules", QUERY).response
-    assert [it.stage for it in found.degradations] == ["rerank"]
+    assert [match.rerank_score for match in found.matches] == [None] * 3
+    assert _problems(found) == [("rerank", "failed")]
+
+
+@pytest.fixture
+def hang() -> Iterator[Callable[..., Any]]:
+    """Something that blocks until the test is over, and tells if somebody waited for it."""
+    released, outwaited = threading.Event(), list[Any]()
+
+    def wait(*args: Any) -> Any:
+        if not released.wait(PATIENCE):
+            outwaited.append(args)
+
+    yield wait
+    released.set()
+    assert outwaited == []
 
 
 @both_ways
-def test_a_reranker_that_hangs_is_not_waited_for(way: str) -> None:
-    released, outwaited = threading.Event(), list[str]()
-
-    def hang(query: str, texts: Any) -> list[float]:
-        if not released.wait(PATIENCE):
-            outwaited.append("the reranker")
-        return [1.0 for _ in texts]
-
+def test_a_reranker_that_hangs_is_not_waited_for(way: str, hang: Callable[..., Any]) -> None:
     config = {"rerank": {"enabled": True}, "limits": {"deadlineMs": 100}}
-    try:
-        found = Search(way).ask_by(qtm.QueryMiddleware(config, reranker=hang), QUERY)
-    finally:
-        released.set()
-    assert outwaited == []
+    search = Search(way)
+    found = search.ask_again(search.wrap(config, reranker=hang), QUERY)
     assert found.response == Search(way).ask("rules", QUERY).response
     assert _problems(found) == [("rerank", "timeout")]
 
@@ -520,8 +510,8 @@ def test_who_shares_a_cache_shares_what_the_model_said(kind: type[SharedCache], 
 
     def ask(tenant: str) -> qtm.Retrieval:
         config = {**REWRITE, "cache": {"tenant": tenant, "ttlSeconds": 77}}
-        qm = qtm.QueryMiddleware(config, client=model, cache=cache)
-        return Search(way).ask_by(qm, QUERY)
+        search = Search(way)
+        return search.ask_again(search.wrap(config, client=model, cache=cache), QUERY)
 
     first, second, third = ask("one"), ask("one"), ask("two")
     assert len(model.prompts) == 2
@@ -539,8 +529,7 @@ def _raise(key: str) -> Any:
 def _make_value() -> str:
     """What a cache holds for another question."""
     cache = SharedCache()
-    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply), cache=cache)
-    qm.wrap(Search().function)("What does a cat cost?")
+    Search().wrap(REWRITE, cache=cache)("What does a cat cost?")
     (value,) = cache.values.values()
     return value
 
@@ -548,20 +537,12 @@ def _make_value() -> str:
 BROKEN_CACHES: Final[dict[str, dict[str, Callable[[str], Any]]]] = {
     "get raises": {"get": _raise},
     "set raises": {"set": _raise},
-    "both raise": {"get": _raise, "set": _raise},
     "a number": {"get": lambda key: 42},
     "no JSON": {"get": lambda key: "{"},
-    "bytes": {"get": lambda key: b"\xff\xfe"},
     "deep": {"get": lambda key: "[" * 100_000},
-    "a list": {"get": lambda key: "[1]"},
-    "nothing said": {"get": lambda key: f'{{"key": "{key}"}}'},
     "blank": {"get": lambda key: f'{{"key": "{key}", "rewrite": " "}}'},
-    "no text": {"get": lambda key: f'{{"key": "{key}", "rewrite": 5}}'},
-    "long": {"get": lambda key: f'{{"key": "{key}", "rewrite": "{"a" * 40_000}"}}'},
     "huge": {"get": lambda key: f'{{"key": "{key}", "rewrite": "{"a" * 2_000_000}"}}'},
     "not asked for": {"get": lambda key: f'{{"key": "{key}", "rewrite": "a", "hyde": "b"}}'},
-    "unknown": {"get": lambda key: f'{{"key": "{key}", "rewrite": "a", "is_empty": true}}'},
-    "odd notes": {"get": lambda key: f'{{"key": "{key}", "rewrite": "a", "notes": [["a"]]}}'},
     "another question's": {"get": lambda key: _make_value()},
 }
 
@@ -572,14 +553,15 @@ BROKEN_CACHES: Final[dict[str, dict[str, Callable[[str], Any]]]] = {
 def test_a_broken_cache_changes_nothing_and_is_told(
     name: str, kind: type[SharedCache], way: str
 ) -> None:
-    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply), cache=kind(BROKEN_CACHES[name]))
-    found = Search(way).ask_by(qm, QUERY)
+    search = Search(way)
+    wrapped = search.wrap(REWRITE, cache=kind(BROKEN_CACHES[name]))
+    found = search.ask_again(wrapped, QUERY)
     plain = Search(way).ask(REWRITE, QUERY)
     assert (found.response, found.transformation) == (plain.response, plain.transformation)
     reason = "failed" if "raise" in name else "unreadable"
     assert _problems(found) == [("cache", reason)]
     # What is known here needs no cache.
-    again = Search(way).ask_by(qm, QUERY)
+    again = search.ask_again(wrapped, QUERY)
     assert (again.response, again.status) == (plain.response, "full")
 
 
@@ -587,33 +569,19 @@ def test_a_broken_cache_changes_nothing_and_is_told(
 @both_caches
 @pytest.mark.parametrize("method", ["get", "set"])
 def test_a_cache_that_hangs_is_not_waited_for(
-    method: str, kind: type[SharedCache], way: str
+    method: str, kind: type[SharedCache], way: str, hang: Callable[..., Any]
 ) -> None:
-    released, outwaited = threading.Event(), list[str]()
+    async def sleep(*_: Any) -> None:
+        await asyncio.sleep(PATIENCE)
 
-    def hang(key: str) -> None:
-        if not released.wait(PATIENCE):
-            outwaited.append("the cache")
-
-    class Hanging(AsyncSharedCache):
-        async def get(self, key: str) -> Any:
-            if method == "get":
-                await asyncio.sleep(PATIENCE)
-            return None
-
-        async def set(self, key: str, value: str, seconds: int) -> None:
-            if method == "set":
-                await asyncio.sleep(PATIENCE)
-
-    cache = Hanging() if kind is AsyncSharedCache else SharedCache({method: hang})
-    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply), cache=cache)
-    try:
-        found = Search(way).ask_by(qm, QUERY)
-        # It is not asked again for a while, so that a second question waits for nothing.
-        other = Search(way).ask_by(qm, f"{QUERY} And the cat?")
-    finally:
-        released.set()
-    assert outwaited == []
+    cache = kind({method: hang})
+    if kind is AsyncSharedCache:
+        setattr(cache, method, sleep)
+    search = Search(way)
+    wrapped = search.wrap(REWRITE, cache=cache)
+    found = search.ask_again(wrapped, QUERY)
+    # It is not asked again for a while, so that a second question waits for nothing.
+    other = search.ask_again(wrapped, f"{QUERY} And the cat?")
     assert found.response == Search(way).ask(REWRITE, QUERY).response
     assert _problems(found) == [("cache", "timeout")]
     assert other.status == "full"
@@ -626,9 +594,8 @@ async def test_a_blocking_cache_does_not_block_the_loop() -> None:
         reached.set()
         released.wait(PATIENCE)
 
-    config = {"transformationType": "rewrite", "limits": PATIENT["limits"]}
-    qm = qtm.QueryMiddleware(config, client=ScriptedModel(_reply), cache=SharedCache({"get": wait}))
-    asked = asyncio.create_task(qm.wrap(Search("async").function).aretrieve(QUERY))
+    wrapped = Search("async").wrap(REWRITE, cache=SharedCache({"get": wait}))
+    asked = asyncio.create_task(wrapped.aretrieve(QUERY))
     # Only a loop that goes on comes to see that the cache was asked.
     await await_until(reached.is_set)
     assert not asked.done()
@@ -674,11 +641,9 @@ def test_a_small_collection_costs_one_search_more_and_a_healthy_function_none(
 ) -> None:
     rows = [{"id": str(n), "score": 1 - n / 99, "text": f"Note {n}"} for n in range(found)]
     search = Search(way, lambda _, top_k: rows[:top_k])
-    wrapped = qtm.QueryMiddleware("rules").wrap(search.function)
+    wrapped = search.wrap("rules")
     for _ in range(100):
-        response = wrapped(QUERY, top_k=5)
-        response = asyncio.run(response) if way == "async" else response
-        assert len(response) == min(found, 5)
+        assert len(call(wrapped, QUERY, top_k=5)) == min(found, 5)
     assert len(search.calls) == searches
 
 
@@ -693,21 +658,13 @@ def test_an_interruption_passes_through(kind: type[BaseException], way: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("values", "path"),
-    [
-        ({"fusoin": {}}, "fusoin"),
-        ({"topK": 0}, "topK"),
-        ({"transformationType": "x"}, "transformationType"),
-    ],
+    ("path", "value"), [("fusoin", {}), ("topK", 0), ("transformationType", "x")]
 )
-def test_a_bad_setting_for_one_call_is_refused_before_any_search(
-    values: dict[str, Any], path: str
-) -> None:
+def test_a_bad_setting_for_one_call_is_refused_before_any_search(path: str, value: Any) -> None:
     search = Search()
     with pytest.raises(qtm.ConfigError) as refused:
-        search.ask("rules", QUERY, config=values)
-    assert refused.value.path == path
-    assert search.calls == []
+        search.ask("rules", QUERY, config={path: value})
+    assert (refused.value.path, search.calls) == (path, [])
 
 
 # --- what a call leaves behind ----------------------------------------------------------------------------------
@@ -716,7 +673,7 @@ def test_a_bad_setting_for_one_call_is_refused_before_any_search(
 def test_no_result_is_kept_for_the_next_call() -> None:
     rows = _respond(QUERY, 6)
     search = Search(respond=lambda *_: list(rows))
-    wrapped = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(search.function)
+    wrapped = search.wrap(REWRITE)
     assert len(wrapped(QUERY, top_k=6)) == 6
     del rows[2:]
     assert Counter(row["id"] for row in wrapped(QUERY, top_k=6)) == Counter("01")
@@ -734,7 +691,7 @@ def test_what_the_search_of_the_question_sets_is_seen_by_its_caller(way: str) ->
         return _respond(query, *rest)
 
     search = Search(way, respond)
-    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(search.function)
+    wrapped = search.wrap(REWRITE)
 
     async def ask() -> str:
         found = wrapped(QUERY)
@@ -782,54 +739,51 @@ async def test_a_cancelled_call_leaves_nothing_running(name: str) -> None:
 # --- a clear leader ---------------------------------------------------------------------------------------------
 
 
-def _first(question: str, *scored: tuple[float, str], top_k: int = 3) -> str:
-    rows = [
-        {"id": str(place), "score": score, "text": text}
-        for place, (score, text) in enumerate(scored)
-    ]
-    search = qtm.QueryMiddleware("rules").wrap(lambda query, top_k=top_k: rows[:top_k])
-    found: str = search(question)[0]["text"]
-    return found
-
-
-FILLERS: Final = (
-    (0.41, "Cats sleep most of the day"),
-    (0.40, "The fee is due in March"),
-    (0.39, "Walks are at eight and at six"),
-    (0.38, "A puppy came from the south"),
-)
-LEADERS: Final = {
-    "by far": ("Jaco has no health concerns", 0.82, "Health concerns of dogs", 0.55),
-    "with as many words": (
-        "Jaco: health concerns, a record",
-        0.60,
-        "Concerns about the health of Jaco",
-        0.58,
+SURGERY: Final = "Does Jaco need chicken, carrots, rice, vitamins or surgery?"
+LEADERS: Final[dict[str, tuple[str, list[tuple[float, str]]]]] = {
+    "by far": (
+        QUERY,
+        [(0.82, "Jaco has no health concerns"), (0.55, "Health concerns of dogs")],
     ),
-    "by far, with a word less": ("Jaco is in good health", 0.85, "Jaco: health concerns", 0.45),
+    "with as many words": (
+        QUERY,
+        [(0.6, "Jaco: health concerns, a record"), (0.58, "Concerns about the health of Jaco")],
+    ),
+    "by far, with a word less": (
+        QUERY,
+        [(0.85, "Jaco is in good health"), (0.45, "Jaco: health concerns")],
+    ),
     "with none, where others have one": (
-        "He was seen by the vet and is fit",
-        0.80,
-        "Health insurance for cats",
-        0.50,
+        QUERY,
+        [(0.8, "He was seen by the vet and is fit"), (0.5, "Health insurance for cats")],
+    ),
+    "with a word less than another": (
+        SURGERY,
+        [
+            (0.6, "Jaco: chicken, carrots, rice, vitamins"),
+            (0.58, "Jaco: chicken, carrots, rice, vitamins, surgery"),
+        ],
     ),
 }
 
 
+def _ask(question: str, scored: list[tuple[float, str]]) -> str:
+    fillers = [(0.4 - place / 100, text) for place, text in enumerate(TEXTS) if "Jaco" not in text]
+    rows = [
+        {"id": str(place), "score": score, "text": text}
+        for place, (score, text) in enumerate([*scored, *fillers])
+    ]
+    found = Search(respond=lambda query, top_k: rows[:top_k]).wrap("rules")(question, 6)
+    return str(found[0]["text"])
+
+
 @pytest.mark.parametrize("name", LEADERS)
 def test_a_clear_leader_stays_first(name: str) -> None:
-    leader, score, other, lower = LEADERS[name]
-    assert _first(QUERY, (score, leader), (lower, other), *FILLERS, top_k=6) == leader
-
-
-def test_a_leader_with_a_word_less_than_another_stays_first() -> None:
-    question = "Does Jaco need chicken, carrots, rice, vitamins or surgery?"
-    leader = "Jaco: chicken, carrots, rice, vitamins"
-    other = "Jaco: chicken, carrots, rice, vitamins, surgery"
-    assert _first(question, (0.60, leader), (0.58, other), *FILLERS, top_k=6) == leader
+    question, scored = LEADERS[name]
+    assert _ask(question, scored) == scored[0][1]
 
 
 def test_a_passage_that_covers_clearly_more_of_the_question_comes_first() -> None:
     answer = "Jaco has no health concerns"
-    scored = ((0.52, "Dogs need a vet once a year"), (0.51, "Dogs sleep"), (0.50, answer), *FILLERS)
-    assert _first(QUERY, *scored, top_k=6) == answer
+    scored = [(0.52, "Dogs need a vet once a year"), (0.51, "Dogs sleep"), (0.50, answer)]
+    assert _ask(QUERY, scored) == answer

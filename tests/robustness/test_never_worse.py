@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -18,7 +18,8 @@ from pinecone.models.documents.responses import DocumentSearchUsage, SearchDocum
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.retrieval_world import HISTORY, QUERY, scripted, transforming
+from tests.laws.world import decorate
+from tests.support.retrieval_world import HISTORY, QUERY, Way, reasons, scripted, transforming
 from tests.support.shapes_world import SHAPES, ResultShape, Row
 
 ANSWER: Final = "Jaco: health concerns of a dog"
@@ -32,6 +33,7 @@ def judge(query: str, texts: Sequence[str]) -> list[float]:
 
 
 EVIDENCE_OFF: Final = {"keywordEvidence": {"enabled": False}}
+ALONE: Final = {"weights": {"original": 0}}
 CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "rules": {},
     "few candidates": {"keywordEvidence": {"candidates": 8}},
@@ -53,15 +55,11 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "weighted rrf": transforming("combined", fusion={"method": "weighted_rrf"}),
     "max": transforming("combined", fusion={"method": "max"}),
     "concat": transforming("combined", fusion={"method": "concat"}),
-    "variants alone": transforming("combined", fusion={"weights": {"original": 0}}),
-    "variants alone, max": transforming(
-        "decompose", fusion={"weights": {"original": 0}, "method": "max"}
-    ),
-    "variants alone, concat": transforming(
-        "decompose", fusion={"weights": {"original": 0}, "method": "concat"}
-    ),
+    "variants alone": transforming("combined", fusion=ALONE),
+    "variants alone, max": transforming("decompose", fusion=ALONE | {"method": "max"}),
+    "variants alone, concat": transforming("decompose", fusion=ALONE | {"method": "concat"}),
     "variants alone, two a sub-query": transforming(
-        "decompose", fusion={"weights": {"original": 0}, "subQueryTopK": 2, "minSuccesses": 1}
+        "decompose", fusion=ALONE | {"subQueryTopK": 2, "minSuccesses": 1}
     ),
     "a silent original": transforming("combined", fusion={"weights": {"original": 0.0}}),
 }
@@ -71,6 +69,7 @@ EXAMPLES: Final = settings.default.max_examples // 2  # type: ignore[union-attr]
 RULES: Final = ("rules", "few candidates", "many candidates", "fused scores")
 
 
+@dataclass(frozen=True)
 class Index:
     """A corpus in which each text finds a list of its own, best first: a longer one begins with a shorter one.
 
@@ -78,119 +77,99 @@ class Index:
     *found*.
     """
 
-    def __init__(
-        self,
-        size: int,
-        seed: int,
-        repeats: float,
-        found: float,
-        *,
-        rising: bool,
-        found_by_question: float = 1.0,
-    ) -> None:
-        self._size, self._seed, self._repeats, self._rising = size, seed, repeats, rising
-        self._found, self._found_by_question = found, found_by_question
-        self._lists: dict[str, list[Row]] = {}
+    size: int
+    seed: int = 0
+    repeats: float = 0.0
+    found: float = 1.0
+    found_by_question: float = 1.0
+    rising: bool = False
 
     def rows(self, text: str) -> list[Row]:
-        if text not in self._lists:
-            self._lists[text] = self._search(text)
-        return self._lists[text]
-
-    def _search(self, text: str) -> list[Row]:
-        is_question = text in (
-            QUERY,
-            qtm.preprocess(QUERY),
-        )  # which a config may have searched in its place
-        chance = random.Random(f"{self._seed} {'' if is_question else text}")
-        order = list(range(self._size))
+        # A config may have the keywords searched in place of the question.
+        is_question = text in (QUERY, qtm.preprocess(QUERY))
+        chance = random.Random(f"{self.seed} {'' if is_question else text}")
+        order = list(range(self.size))
         chance.shuffle(order)
-        order = order[
-            : round(self._size * (self._found_by_question if is_question else self._found))
-        ]
-        rows = []
+        share = self.found_by_question if is_question else self.found
+        order = order[: round(self.size * share)]
+        rows: list[Row] = []
         for place, number in enumerate(order):
-            if rows and chance.random() < self._repeats:
+            if rows and chance.random() < self.repeats:
                 number = int(rows[-1].id)
-            score = place / len(order) if self._rising else 1.0 - place / len(order)
+            score = place / len(order) if self.rising else 1.0 - place / len(order)
             rows.append(Row(str(number), f"Passage {number} of a report on cats", score))
-        if is_question and len(rows) > PLANTED and not self._repeats:
+        if is_question and len(rows) > PLANTED and not self.repeats:
             rows[PLANTED] = rows[PLANTED]._replace(text=ANSWER)
         return rows
 
 
-def make_function(
-    index: Index, shape: ResultShape, *, takes_top_k: bool, is_async: bool
-) -> Callable[..., Any]:
+SEED: Final = st.integers(0, 5)
+REPEATS: Final = st.sampled_from([0.0, 0.0, 0.3])
+IN_CONVERSATION: Final = st.sampled_from([None, None, HISTORY])
+A_CONFIG: Final = st.sampled_from(sorted(CONFIGS))
+both_ways: Final = pytest.mark.parametrize("way", [Way("sync"), Way("async")], ids=repr)
+
+
+def examples(count: int = EXAMPLES) -> settings:
+    slow = [HealthCheck.too_slow]
+    return settings(max_examples=count, deadline=None, suppress_health_check=slow)
+
+
+def wrap(way: Way, search: Callable[..., Any], config: Mapping[str, Any]) -> Any:
+    """*search*, made a coroutine function for an async *way*, behind a middleware."""
+    search = decorate(search, is_async=True) if way.name == "async" else search
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted), reranker=judge)
+    return qm.wrap(search)
+
+
+def make_function(index: Index, shape: ResultShape, *, takes_top_k: bool = True) -> Any:
     def search(query: str, top_k: int = 4) -> Any:
         return shape.build(index.rows(query)[:top_k])
 
     def search_all(query: str) -> Any:
         return shape.build(index.rows(query))
 
-    async def asearch(query: str, top_k: int = 4) -> Any:
-        return search(query, top_k)
-
-    async def asearch_all(query: str) -> Any:
-        return search_all(query)
-
-    if is_async:
-        return asearch if takes_top_k else asearch_all
     return search if takes_top_k else search_all
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@both_ways
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples()
 @given(
-    config=st.sampled_from(sorted(CONFIGS)),
+    config=A_CONFIG,
     k=st.one_of(st.integers(1, 12), st.integers(1, 500), st.sampled_from([4, 49, 50, 51, 97, 100])),
     takes_top_k=st.sampled_from([True, True, False]),
-    size=st.one_of(st.integers(0, 12), st.integers(0, 520), st.just(97)),
-    seed=st.integers(0, 5),
-    repeats=st.sampled_from([0.0, 0.0, 0.3]),
-    found=st.sampled_from([0.0, 0.2, 1.0]),
-    # With less than all of them, other texts find passages that the question does not.
-    found_by_question=st.sampled_from([1.0, 1.0, 0.4, 0.1]),
-    rising=st.booleans(),
-    in_conversation=st.sampled_from([False, False, True]),
+    index=st.builds(
+        Index,
+        size=st.one_of(st.integers(0, 12), st.integers(0, 520), st.just(97)),
+        seed=SEED,
+        repeats=REPEATS,
+        found=st.sampled_from([0.0, 0.2, 1.0]),
+        # With less than all of them, other texts find passages that the question does not.
+        found_by_question=st.sampled_from([1.0, 1.0, 0.4, 0.1]),
+        rising=st.booleans(),
+    ),
+    history=IN_CONVERSATION,
 )
 def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
-    name: str,
-    is_async: bool,
-    config: str,
-    k: int,
-    takes_top_k: bool,
-    size: int,
-    seed: int,
-    repeats: float,
-    found: float,
-    found_by_question: float,
-    rising: bool,
-    in_conversation: bool,
+    name: str, way: Way, config: str, k: int, takes_top_k: bool, index: Index, history: Any
 ) -> None:
     shape = SHAPES[name]
-    index = Index(size, seed, repeats, found, rising=rising, found_by_question=found_by_question)
-    search = make_function(index, shape, takes_top_k=takes_top_k, is_async=is_async)
     given_k = {"top_k": k} if takes_top_k else {}
-    history = HISTORY if in_conversation else None
-    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
-    wrapped = qm.wrap(search)
-    plain = shape.keys(shape.build(index.rows(QUERY)[: k if takes_top_k else None]))
-    if is_async:
-        retrieval = asyncio.run(wrapped.aretrieve(QUERY, history=history, **given_k))
-        response = retrieval.response if in_conversation else asyncio.run(wrapped(QUERY, **given_k))
-    else:
-        retrieval = wrapped.retrieve(QUERY, history=history, **given_k)
-        response = retrieval.response if in_conversation else wrapped(QUERY, **given_k)
+    rows = index.rows(QUERY)
+    plain = shape.keys(shape.build(rows[: k if takes_top_k else None]))
+    search = make_function(index, shape, takes_top_k=takes_top_k)
+    wrapped = wrap(way, search, CONFIGS[config])
+    retrieval = way.retrieve(wrapped, QUERY, history=history, **given_k)
+    response = retrieval.response if history else way.call(wrapped, QUERY, **given_k)
 
     got = shape.keys(retrieval.response)
     assert retrieval.status == "full"
     # Without texts the second call fetches no more than was asked for, and nothing in place of what
     # comes twice.
-    if not config.startswith("combined, auto") and (shape.has_text or not repeats):
+    if not config.startswith("combined, auto") and (shape.has_text or not index.repeats):
         assert shape.keys(response) == got
-    assert type(retrieval.response) is type(shape.build(index.rows(QUERY)))
+    assert type(retrieval.response) is type(shape.build(rows))
     assert len(got) >= min(k, len(plain)) if takes_top_k else len(got) >= len(plain)
     searched = {QUERY, *(variant.text for variant in retrieval.variants)}
     assert set(got) <= {shape.row_key(row) for text in searched for row in index.rows(text)}
@@ -202,9 +181,8 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     assert [match.fused_score is not None for match in retrieval.matches] == [True] * len(got)
     assert len(retrieval.matches) == len(got)
 
-    rows = index.rows(QUERY)
-    answer = shape.row_key(rows[PLANTED]) if len(rows) > PLANTED and not repeats else None
-    if config in RULES and shape.has_text and answer in plain and not in_conversation:
+    answer = shape.row_key(rows[PLANTED]) if len(rows) > PLANTED and not index.repeats else None
+    if config in RULES and shape.has_text and answer in plain and not history:
         assert got.index(answer) < PLANTED
 
 
@@ -216,96 +194,66 @@ def test_what_variants_find_never_takes_the_place_of_a_passage_that_the_question
     config: str, k: int
 ) -> None:
     # The question finds 5 of 50 passages, fewer than are asked for; the variants find others.
-    index = Index(50, 1, 0.0, 0.2, rising=False, found_by_question=0.1)
-    dicts = SHAPES["dicts"]
-    search = make_function(index, dicts, takes_top_k=True, is_async=False)
-    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
-    got = dicts.keys(qm.wrap(search).retrieve(QUERY, top_k=k).response)
+    index, dicts = Index(50, seed=1, found=0.2, found_by_question=0.1), SHAPES["dicts"]
+    wrapped = wrap(Way("sync"), make_function(index, dicts), CONFIGS[config])
+    got = dicts.keys(wrapped.retrieve(QUERY, top_k=k).response)
     assert set(dicts.keys(dicts.build(index.rows(QUERY)))) <= set(got)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@both_ways
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples()
 @given(
-    config=st.sampled_from(sorted(CONFIGS)),
+    config=A_CONFIG,
     page_size=st.integers(1, 60),
-    size=st.one_of(st.integers(0, 12), st.integers(0, 150)),
+    index=st.builds(
+        Index,
+        size=st.one_of(st.integers(0, 12), st.integers(0, 150)),
+        seed=SEED,
+        repeats=REPEATS,
+        rising=st.booleans(),
+    ),
     surplus=st.sampled_from([0, 0, 1]),
-    seed=st.integers(0, 5),
-    repeats=st.sampled_from([0.0, 0.0, 0.3]),
-    rising=st.booleans(),
-    in_conversation=st.sampled_from([False, False, True]),
+    history=IN_CONVERSATION,
 )
 def test_the_pages_are_those_of_the_plain_function_each_in_another_order(
-    name: str,
-    is_async: bool,
-    config: str,
-    page_size: int,
-    size: int,
-    surplus: int,
-    seed: int,
-    repeats: float,
-    rising: bool,
-    in_conversation: bool,
+    name: str, way: Way, config: str, page_size: int, index: Index, surplus: int, history: Any
 ) -> None:
-    shape, index, calls = (
-        SHAPES[name],
-        Index(size, seed, repeats, 1.0, rising=rising),
-        list[tuple[str, int, int]](),
-    )
+    shape, calls = SHAPES[name], list[tuple[str, int, int]]()
 
     def search(query: str, limit: int = 4, offset: int = 0) -> Any:
         calls.append((query, limit, offset))
         # One more than asked for tells some callers that there is another page.
         return shape.build(index.rows(query)[offset : offset + limit + surplus])
 
-    async def asearch(query: str, limit: int = 4, offset: int = 0) -> Any:
-        return search(query, limit, offset)
-
-    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
-    wrapped: Any = qm.wrap(asearch if is_async else search)
-    history = HISTORY if in_conversation else None
-    for offset in range(0, min(size, 4 * page_size) + 1, page_size):
+    wrapped = wrap(way, search, CONFIGS[config])
+    for offset in range(0, min(index.size, 4 * page_size) + 1, page_size):
         plain = shape.keys(search(QUERY, page_size, offset))
         calls.clear()
-        if is_async:
-            found = asyncio.run(
-                wrapped.aretrieve(QUERY, limit=page_size, offset=offset, history=history)
-            )
-        else:
-            found = wrapped.retrieve(QUERY, limit=page_size, offset=offset, history=history)
+        found = way.retrieve(wrapped, QUERY, limit=page_size, offset=offset, history=history)
         assert Counter(shape.keys(found.response)) == Counter(plain)
         assert len(found.matches) == len(plain)
         text = found.variants[0].text
         assert calls == [(text, page_size, offset)], "searched once, no wider and nowhere else"
-        assert [(it.stage, it.reason) for it in found.degradations] == [("query", "paged")]
+        assert reasons(found) == [("query", "paged")]
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples()
 @given(
     config=st.sampled_from(["rules", "combined", "combined, reranked", "rerank", "fused scores"]),
     k=st.one_of(st.integers(1, 12), st.integers(1, 500)),
     sizes=st.tuples(st.integers(0, 300), st.integers(0, 300)),
-    seed=st.integers(0, 5),
+    seed=SEED,
 )
 def test_nothing_is_lost_around_a_hybrid_search(
     config: str, k: int, sizes: tuple[int, int], seed: int
 ) -> None:
-    vectors, words = (
-        Index(size, seed + place, 0.0, 1.0, rising=False) for place, size in enumerate(sizes)
-    )
     dicts = SHAPES["dicts"]
-
-    def by_words(query: str, top_k: int) -> Any:
-        # Of the keywords of a question that is what the question finds.
-        return dicts.build(words.rows(query)[:top_k])
-
-    hybrid = qtm.Hybrid(lambda query, top_k: dicts.build(vectors.rows(query)[:top_k]), by_words)
+    # Of the keywords of a question that is what the question finds.
+    searches = [make_function(Index(size, seed + at), dicts) for at, size in enumerate(sizes)]
+    hybrid = qtm.Hybrid(*searches)
     plain = dicts.keys(hybrid(QUERY, k))
-    qm = qtm.QueryMiddleware(CONFIGS[config], client=ScriptedModel(scripted), reranker=judge)
-    retrieval = qm.wrap(hybrid).retrieve(QUERY, top_k=k)
-    got = dicts.keys(retrieval.response)
+    got = dicts.keys(wrap(Way("sync"), hybrid, CONFIGS[config]).retrieve(QUERY, top_k=k).response)
     assert min(k, len(plain)) <= len(got) <= k
     assert len(set(got)) == len(got)
     if len(plain) < k:
@@ -343,13 +291,9 @@ def search_documents(
         factor, text = (20.0, QUERY) if clause["type"] == "text" else (1.0, clause["query"])
         fields = set(include_fields or ())
         documents = [
-            Document(
-                {
-                    "_id": row.id,
-                    "_score": factor * row.score,
-                    **({"body": row.text} if "body" in fields else {}),
-                }
-            )
+            Document({"_id": row.id, "_score": factor * row.score})
+            if "body" not in fields
+            else Document({"_id": row.id, "_score": factor * row.score, "body": row.text})
             for row in index.rows(text)[:top_k]
         ]
         return SearchDocumentsResponse(
@@ -362,79 +306,51 @@ def search_documents(
     return search
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@settings(max_examples=4 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@both_ways
+@examples(4 * EXAMPLES)
 @given(
-    config=st.sampled_from(sorted(CONFIGS)),
+    config=A_CONFIG,
     k=st.one_of(st.integers(1, 12), st.integers(1, 200)),
-    sizes=st.tuples(st.integers(0, 120), st.integers(0, 120)),
-    seed=st.integers(0, 5),
-    rising=st.booleans(),
+    vectors=st.builds(Index, st.integers(0, 120), SEED, rising=st.booleans()),
+    words=st.builds(Index, st.integers(0, 120), SEED),
     typed=st.booleans(),
     status=st.sampled_from([0, 0, 400, 429, 503]),
     fields=st.sampled_from([None, [], ["title"], ["body"]]),
     names_text=st.booleans(),
-    in_conversation=st.sampled_from([False, False, True]),
+    history=IN_CONVERSATION,
 )
 def test_nothing_is_lost_around_a_document_search(
-    is_async: bool,
+    way: Way,
     config: str,
     k: int,
-    sizes: tuple[int, int],
-    seed: int,
-    rising: bool,
+    vectors: Index,
+    words: Index,
     typed: bool,
     status: int,
     fields: list[str] | None,
     names_text: bool,
-    in_conversation: bool,
+    history: Any,
 ) -> None:
-    vectors = Index(sizes[0], seed, 0.0, 1.0, rising=rising)
-    words = Index(sizes[1], seed + 1, 0.0, 1.0, rising=False)
     calls: list[tuple[Any, int]] = []
     search = search_documents(vectors, words, status=status, calls=calls)
-
-    async def asearch(
-        *,
-        namespace: str,
-        score_by: Sequence[Any],
-        top_k: int,
-        include_fields: Sequence[str] | None = None,
-    ) -> SearchDocumentsResponse:
-        return search(
-            namespace=namespace, score_by=score_by, top_k=top_k, include_fields=include_fields
-        )
-
-    clause: Any = (
-        EmbedQuery(field="body", query=QUERY)
-        if typed
-        else {"type": "embed", "field": "body", "query": QUERY}
-    )
+    clause: Any = {"type": "embed", "field": "body", "query": QUERY}
     call: dict[str, Any] = {
         "namespace": "docs",
-        "score_by": [clause],
+        "score_by": [EmbedQuery(field="body", query=QUERY) if typed else clause],
         "top_k": k,
         "include_fields": fields,
     }
     before, plain = copy.deepcopy(call), search(**call)
-    given_config: dict[str, Any] = {**CONFIGS[config], "hybrid": {"textFields": ["body"]}}
+    settings: dict[str, Any] = {**CONFIGS[config], "hybrid": {"textFields": ["body"]}}
     if names_text:
-        given_config["keywordEvidence"] = {
-            **given_config.get("keywordEvidence", {}),
-            "fields": {"text": "body"},
-        }
-    wrapped: Any = qtm.QueryMiddleware(
-        given_config, client=ScriptedModel(scripted), reranker=judge
-    ).wrap(asearch if is_async else search)
+        evidence = settings.get("keywordEvidence", {})
+        settings["keywordEvidence"] = {**evidence, "fields": {"text": "body"}}
+    wrapped = wrap(way, search, settings)
     for _ in range(2):
         calls.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", qtm.SetupWarning)
-            history = HISTORY if in_conversation else None
-            if is_async:
-                retrieval = asyncio.run(wrapped.aretrieve(**call, history=history))
-            else:
-                retrieval = wrapped.retrieve(**call, history=history)
+            retrieval = way.retrieve(wrapped, **call, history=history)
         response = retrieval.response
         got, own = [it.id for it in response.matches], [it.id for it in plain.matches]
         assert call == before

@@ -21,7 +21,19 @@ from qtmiddleware.retrieval.question_words import (
 from tests.support.retrieval_world import Way
 
 ENGLISH = load_word_rules("en")
-FORMS = ["renew", "renewal", "renewals", "ill", "illness", "still", "card", "car", "cards", "the", "fee"]
+FORMS = [
+    "renew",
+    "renewal",
+    "renewals",
+    "ill",
+    "illness",
+    "still",
+    "card",
+    "car",
+    "cards",
+    "the",
+    "fee",
+]
 WORDS = st.lists(st.sampled_from(FORMS), max_size=12).map(" ".join)
 
 
