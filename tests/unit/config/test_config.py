@@ -1,14 +1,11 @@
-"""The config: what is accepted and refused, layers and origins, files, environment, presets, schema."""
+"""The config: what is accepted and refused, layers and origins, files, presets and the schema."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import pickle
-import subprocess
-import sys
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,16 +17,14 @@ from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import Key, list_all_keys, unwrap
+from qtmiddleware.config.keys import list_all_keys, unwrap
 from qtmiddleware.config.reading import PRESETS
 from qtmiddleware.config.settings import (
     DEFAULT_WEIGHTS,
     PROMPT_NAMES,
     FusionSettings,
-    LlmSettings,
     Range,
     Settings,
-    SettingsGroup,
     to_camel_case,
 )
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
@@ -38,8 +33,7 @@ from qtmiddleware.providers.llms.prices import find_prices
 from scripts import reference
 
 ROOT = Path(__file__).parents[3]
-KEYS = list_all_keys()
-NAMES = tuple(key.name for key in KEYS)
+KEYS = {key.name: key for key in list_all_keys()}
 SECRET = "sk-proj-Zq81hhTTyw0pLmN"
 SEED = {
     "chunkSize": 800,
@@ -77,39 +71,24 @@ def refused(values: Any, **environ: str) -> ConfigError:
     return caught.value
 
 
-def nest(key: Key, value: Any) -> Any:
-    for part in reversed(key.path):
-        value = {part: value}
-    return value
-
-
 def changed(config: Config) -> dict[str, Any]:
     return {name: value for name, value, origin in config.rows() if origin != "default"}
 
 
-# What is refused, with its path, and in which words
+# --- what is refused ------------------------------------------------------------------------------
 
 NO_WEIGHTS = dict.fromkeys(DEFAULT_WEIGHTS, 0)
 BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
-    ({"top_k": 0}, "topK", "not 0"),
     ({"topK": True}, "topK", "not true"),
     ({"topK": "8"}, "topK", 'not "8"'),
-    ({"topK": None}, "topK", "not null"),
     ({"topK": 10**400}, "topK", "a very large number"),
-    ({"topK": object()}, "topK", "not a Python object"),
     ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap must be less than chunkSize, which is 100"),
     ({"transformationType": "rewrit"}, "transformationType", "did you mean rewrite?"),
-    ({"transformationType": "line\n" * 1000}, "transformationType", "one of rewrite, stepback"),
     ({"transformationModel": ""}, "transformationModel", "a text that is not empty"),
     ({"chatModel": "\ud800"}, "chatModel", '"\\ud800"'),
-    ({"preprocess": {"keepWords": "not"}}, "preprocess.keepWords", "a list of texts"),
     ({"preprocess": {"keepWords": ["a", 3]}}, "preprocess.keepWords.1", "must be a text, not 3"),
-    ({"preprocess": "off"}, "preprocess.enabled", 'true or false, not "off"'),
     ({"keywordEvidence": {"fields": {"txt": "a"}}}, "keywordEvidence.fields.txt", ".text?"),
-    ({"fusion": "best"}, "fusion.method", "one of anchored, rrf, weighted_rrf, max, concat"),
-    ({"fusion": {"weights": 1}}, "fusion.weights", "each a number from 0 to 100, not 1"),
-    ({"fusion": {"weights": {"rewrit": 1}}}, "fusion.weights.rewrit", "mean fusion.weights.rew"),
     ({"fusion": {"weights": {"step_back": 101}}}, "fusion.weights.stepBack", "not 101"),
     ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "above 0 for at least one"),
     ({"limits": 5}, "limits", "must be an object of llmTimeoutMs, deadlineMs"),
@@ -118,16 +97,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"llm": {"prompts": {"HyDE": "x"}}}, "llm.prompts.HyDE", "did you mean llm.prompts.hyde?"),
     ({"hybrid": {"enabled": True, "vectorWeight": 0, "bm25Weight": 0}}, "hybrid.vectorWeight", "0"),
     ({"transforms": {"own": {"fields": ["hyde"]}}}, "transforms.own.prompt", "empty, not null"),
-    ({"chatModel": SECRET}, "chatModel", "a value without a key (set keys only in the environ"),
     ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
-    # Unknown keys
     ({"topk": 4}, "topk", "topk is not a setting (decorator); did you mean topK?"),
     ({"fusion": {"rrk": 3}}, "fusion.rrk", "did you mean fusion.rrfK?"),
-    ({"fusion": {"candidates": 3}}, "fusion.candidates", "did you mean keywordEvidence.candid"),
     ({"rrfK": 3}, "rrfK", "did you mean fusion.rrfK?"),
-    ({"fusion": {"$schema": "x"}}, "fusion.$schema", "the names here are method, weights, rrfK"),
     ({"zzz": 1}, "zzz", "the names here are transformationType, transformationModel"),
-    ({"": 1}, "", "is not a setting"),
     (7, "config", "a preset's name, or a mapping of settings"),
 ]
 
@@ -141,7 +115,6 @@ def test_a_bad_config_is_refused_by_name_and_with_what_is_allowed(
     assert words in str(error)
     assert "\n" not in str(error)
     assert len(str(error)) < 800
-    assert error.source in ("decorator", "default")
     assert isinstance(error, ValueError)
     assert isinstance(error, QtMiddlewareError)
 
@@ -149,16 +122,12 @@ def test_a_bad_config_is_refused_by_name_and_with_what_is_allowed(
 def test_all_wrong_values_are_told_at_once_a_line_each(tmp_path: Path) -> None:
     file = write(tmp_path, {"topK": 0, "fusion": {"rrk": 1}})
     error = refused(file, QTM_CHUNK_SIZE="many")
-    assert str(error).splitlines() == [
-        f"topK must be a whole number from 1 to 10000, not 0 (file {file})",
-        'chunkSize must be a whole number from 1 to 1000000, not "many" (environment QTM_CHUNK_SIZE)',
-        f"fusion.rrk is not a setting (file {file}); did you mean fusion.rrfK?",
-    ]
+    lines = str(error).splitlines()
+    assert [line.split()[0] for line in lines] == ["topK", "chunkSize", "fusion.rrk"]
+    assert "(environment QTM_CHUNK_SIZE)" in lines[1]
     assert (error.path, error.value, error.source) == ("topK", 0, f"file {file}")
     assert error.allowed == "a whole number from 1 to 10000"
 
-
-# Secrets
 
 API_KEYS = [
     SECRET,
@@ -168,71 +137,61 @@ API_KEYS = [
     "AIzaSyZq81hhTTyw0pLmNabcdefghijk",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
 ]
-SECRET_NAMES = "apiKey API_KEY openaiApiKey token hf_token key pineconeKey password api-key"
-SECRET_NAMES += " clientSecret credentials Authorization apikey"
+SECRET_NAMES = "apiKey API_KEY openaiApiKey token hf_token key password clientSecret Authorization"
 
 
 def told(error: ConfigError) -> str:
     return str(error) + repr(error) + repr(vars(error))
 
 
-@pytest.mark.parametrize("group", [None, "llm", "fusion"])
-def test_a_key_in_a_config_is_refused_and_never_repeated(group: str | None) -> None:
+def test_a_key_in_a_config_is_refused_and_never_repeated() -> None:
     for name in SECRET_NAMES.split():
-        error = refused({group: {name: "hunter2"}} if group else {name: "hunter2"})
-        assert "in the environment" in str(error)
-        assert "hunter2" not in told(error)
+        for values in ({name: "hunter2"}, {"llm": {name: "hunter2"}}):
+            error = refused(values)
+            assert "in the environment" in str(error)
+            assert "hunter2" not in told(error)
 
 
 @pytest.mark.parametrize(
     "hold",
     [
-        lambda secret: {"chatModel": f"https://host/{secret}/v1"},
-        lambda secret: {"topK": secret},
         lambda secret: {"topK": [{"x": secret}]},
         lambda secret: {secret: 1},
         lambda secret: {"fusion": secret},
         lambda secret: {"preprocess": {"keepWords": ["word", f"say {secret}."]}},
         lambda secret: {"llm": {"prompts": {"rewrite": f"say\n{secret}"}}},
-        lambda secret: {"glossary": {"terms": {secret: "x"}}},
         lambda secret: {"llm": {"baseUrl": f"https://me:{secret}@host/v1"}},
     ],
 )
 def test_a_value_that_holds_an_api_key_is_refused_and_never_repeated(hold: Any) -> None:
     for secret in API_KEYS:
         assert secret not in told(refused(hold(secret)))
-
-
-def test_a_variable_that_holds_an_api_key_is_refused_and_never_repeated() -> None:
-    for secret in API_KEYS:
         assert secret not in told(refused(None, QTM_TOP_K=secret))
         assert secret not in told(refused(None, **{f"QTM_{secret}": "1"}))
 
 
-# Layers and origins
-
-LAYERS = ["default", "environment", "file", "decorator", "call"]
-PAIRS = [(low, high) for i, low in enumerate(LAYERS) for high in LAYERS[i + 1 :]]
+# --- layers and origins ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("low", "high"), PAIRS)
-def test_the_stronger_of_two_layers_wins(low: str, high: str, tmp_path: Path) -> None:
-    chosen = {low, high}
-    environ = {"QTM_TOP_K": "11"} if "environment" in chosen else {}
-    if "file" in chosen:
-        environ["QTM_CONFIG"] = write(tmp_path, {"topK": 12})
-    config = load({"topK": 13} if "decorator" in chosen else None, **environ)
-    config = config.overridden({"topK": 14}) if "call" in chosen else config
-    values = {"environment": 11, "file": 12, "decorator": 13, "call": 14}
-    assert config.settings.top_k == values[high]
-    assert config.origins["topK"].startswith(high)
+def test_the_stronger_layer_wins(tmp_path: Path) -> None:
+    file = write(tmp_path, {"topK": 12})
+    assert load().settings == load({}).settings == Settings()
+    assert set(load().origins.values()) == {"default"}
+    for config, top_k, origin in (
+        (load(None, QTM_TOP_K="11"), 11, "environment QTM_TOP_K"),
+        (load(None, QTM_TOP_K="11", QTM_CONFIG=file), 12, f"file {file}"),
+        (load({"topK": 13}, QTM_TOP_K="11", QTM_CONFIG=file), 13, "decorator"),
+        (load({"topK": 4}, QTM_CONFIG=""), 4, "decorator"),
+        (load({"topK": 13}).overridden({"topK": 14}), 14, "call"),
+    ):
+        assert (config.settings.top_k, config.origins["topK"]) == (top_k, origin)
 
 
 def test_layers_are_merged_key_by_key_and_each_value_knows_where_it_came_from(
     tmp_path: Path,
 ) -> None:
     file = write(tmp_path, b'\xef\xbb\xbf{"chunkSize": 900, "fusion": {"rrfK": 30}}')
-    environ = {"QTM_FUSION_WEIGHTS": '{"stepBack": 0.1}', "QTM_CONFIG": file, "QTM_TOP_K": "7"}
+    environ = {"QTM_FUSION_WEIGHTS": '{"stepBack": 0.1}', "QTM_CONFIG": file}
     config = Config.load({"fusion": {"method": "rrf"}}, environ=environ).overridden({"topK": 9})
     assert {key: origin for key, origin in config.origins.items() if origin != "default"} == {
         "topK": "call",
@@ -243,14 +202,7 @@ def test_layers_are_merged_key_by_key_and_each_value_knows_where_it_came_from(
     }
     weights = {**DEFAULT_WEIGHTS, "step_back": 0.1}
     assert config.settings.fusion == FusionSettings(method="rrf", rrf_k=30, weights=weights)
-    assert tuple(config.origins) == NAMES
     assert config.to_dict(with_defaults=False)["fusion"]["rrfK"] == 30
-
-
-def test_nothing_set_means_the_defaults() -> None:
-    assert load().settings == load({}).settings == load(QTM_CONFIG="").settings == Settings()
-    assert set(load().origins.values()) == {"default"}
-    assert load({"topK": 4}).origins["topK"] == "decorator"
 
 
 def test_configs_and_settings_are_loaded_as_they_are() -> None:
@@ -258,24 +210,8 @@ def test_configs_and_settings_are_loaded_as_they_are() -> None:
     assert Config.load(config, environ={"QTM_TOP_K": "3"}) is config
     complete = Config.load(Settings(top_k=9), environ={"QTM_CHUNK_SIZE": "900"})
     assert complete.settings == Settings(top_k=9)
-    assert set(complete.origins.values()) == {"settings"}
     with pytest.raises(ConfigError, match="topK must be"):
         Config.load(Settings(top_k=0))
-
-
-def test_values_that_agree_only_across_layers_are_accepted() -> None:
-    assert load({"chunkOverlap": 10}, QTM_CHUNK_SIZE="100").settings.chunk_size == 100
-
-
-def test_an_override_leaves_the_config_as_it_was() -> None:
-    config = load({"fusion": {"rrfK": 30}, "llm": {"prompts": {"rewrite": "A"}}})
-    override = {"fusion": {"weights": {"hyde": 0}}, "llm": {"prompts": {"hyde": "B"}}}
-    other = config.overridden(override, origin="override")
-    assert (other.settings.fusion.rrf_k, other.settings.fusion.weights["hyde"]) == (30, 0.0)
-    assert other.settings.llm.prompts == {"rewrite": "A", "hyde": "B"}
-    assert other.origins["fusion.weights"] == "override"
-    assert config.settings.fusion.weights["hyde"] == 0.8
-    assert config.settings.llm.prompts == {"rewrite": "A"}
 
 
 def test_neither_a_config_nor_its_settings_can_be_changed() -> None:
@@ -285,40 +221,16 @@ def test_neither_a_config_nor_its_settings_can_be_changed() -> None:
         with pytest.raises(FrozenInstanceError):
             setattr(holder, name, None)
     before = copy.deepcopy(config)
+    other = config.overridden({"llm": {"prompts": {"hyde": "B"}}})
+    assert other.settings.llm.prompts == {"rewrite": "A", "hyde": "B"}
     mine["llm"]["prompts"]["rewrite"] = "B"  # type: ignore[index]
     config.to_dict()["preprocess"]["keepWords"].append("b")
     config.to_dict()["llm"]["prompts"]["hyde"] = "C"
-    config.origins["topK"] = "me"
-    assert config == before
-    assert config.settings == before.settings != replace(before.settings, top_k=5)
+    assert config == before != other
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-# Spellings
-
-FRIENDLY: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"transformationType": "step_back"}, {"transformationType": "stepback"}),
-    ({"transformationType": "multi-query"}, {"transformationType": "multi_query"}),
-    ({"fusion": "weightedRRF"}, {"fusion": {"method": "weighted_rrf"}}),
-    ({"llm": {"structuredOutput": "jsonSchema"}}, {"llm": {"structuredOutput": "json_schema"}}),
-    ({"cache": False}, {"cache": {"enabled": False}}),
-    ({"log": "a.jsonl"}, {"log": {"path": "a.jsonl"}}),
-    ({"topK": 8.0}, {"topK": 8}),
-    ({"llm": {"prompts": {"multiQuery": "A"}}}, {"llm": {"prompts": {"multi_query": "A"}}}),
-    ({"$schema": "./schema.json", "$comment": "For the handbook.", "topK": 8}, {"topK": 8}),
-]
-
-
-@pytest.mark.parametrize(("written", "plain"), FRIENDLY)
-def test_a_friendly_spelling_means_the_plain_one(
-    written: dict[str, Any], plain: dict[str, Any]
-) -> None:
-    assert changed(load(written)) == changed(load(plain))
-    assert load(written).settings == load(plain).settings
-    assert type(load(written).settings.top_k) is int
-
-
-# Written out and read back, and any junk
+# --- spellings ------------------------------------------------------------------------------------
 
 OF_ALL_KINDS = {
     "preprocess": {"keepWords": ["not", "who"]},
@@ -335,23 +247,36 @@ OF_ALL_KINDS = {
     "transformationType": "my_Own",
     "glossary": {"terms": {"my_term": "ein Begriff"}},
 }
+FRIENDLY: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"transformationType": "step_back"}, {"transformationType": "stepback"}),
+    ({"fusion": "weightedRRF"}, {"fusion": {"method": "weighted_rrf"}}),
+    ({"cache": False}, {"cache": {"enabled": False}}),
+    ({"top_k": 8.0}, {"topK": 8}),
+    ({"llm": {"prompts": {"multiQuery": "A"}}}, {"llm": {"prompts": {"multi_query": "A"}}}),
+    ({"$schema": "./schema.json", "$comment": "For the handbook.", "topK": 8}, {"topK": 8}),
+]
+
+
+@pytest.mark.parametrize(("written", "plain"), FRIENDLY)
+def test_a_friendly_spelling_means_the_plain_one(
+    written: dict[str, Any], plain: dict[str, Any]
+) -> None:
+    assert changed(load(written)) == changed(load(plain))
+    assert load(written).settings == load(plain).settings
+    assert type(load(written).settings.top_k) is int
 
 
 @pytest.mark.parametrize("values", [*PRESETS, SEED, OF_ALL_KINDS], ids=str)
 def test_what_is_written_out_is_read_back(values: Any) -> None:
     config = load(values)
-    written = config.to_dict()
+    written = json.loads(json.dumps(config.to_dict()))
     assert load(written).settings == config.settings
-    assert load(json.loads(json.dumps(written))).settings == config.settings
     assert Config.load(config.settings).settings == config.settings
-    validator().validate(json.loads(json.dumps(written)))
+    validator().validate(written)
 
 
-TEXT = st.text(max_size=20)
-NAME = st.sampled_from([to_camel_case(part) for key in KEYS for part in key.path]) | st.text(
-    max_size=8
-)
-SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.binary(max_size=3)
+NAME = st.sampled_from([to_camel_case(part) for key in KEYS.values() for part in key.path])
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 JUNK = st.recursive(
     SCALAR | st.just(10**400),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAME, inner, max_size=5),
@@ -359,7 +284,7 @@ JUNK = st.recursive(
 )
 
 
-@given(st.dictionaries(NAME | st.integers() | st.none(), JUNK, max_size=6))
+@given(st.dictionaries(NAME | st.integers() | st.none() | st.text(max_size=8), JUNK, max_size=6))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_junk_is_a_config_or_a_config_error(values: dict[Any, Any]) -> None:
     try:
@@ -370,39 +295,25 @@ def test_junk_is_a_config_or_a_config_error(values: dict[Any, Any]) -> None:
         assert config.settings.chunk_overlap < config.settings.chunk_size
 
 
-@given(st.sampled_from(KEYS), st.text(max_size=12))
-@settings(deadline=None)
-def test_junk_in_a_text_is_a_config_or_a_config_error(key: Key, text: str) -> None:
-    for read in (
-        lambda: load(None, **{key.environment_variable: text}),
-        lambda: override_options(load(), [f"{key.name}={text}", text]),
-    ):
-        with contextlib.suppress(ConfigError):
-            assert read().origins[key.name] != "default"
-
-
-# Environment and assignments
+# --- the environment and `--set` ------------------------------------------------------------------
 
 PARSED: list[tuple[str, str, Any]] = [
     ("topK", " 8 ", 8),
-    ("llm.baseUrl", "", None),
     ("llm.baseUrl", "null", None),
-    ("llm.temperature", ".5", 0.5),
     ("llm.temperature", "1", 1.0),
     ("llm.prompts", '{"rewrite": "A"}', {"rewrite": "A"}),
     ("fusion.method", "Weighted-RRF", "weighted_rrf"),
     ("preprocess.keepWords", "not, who ,", ["not", "who"]),
     ("preprocess.keepWords", '["a,b", "c"]', ["a,b", "c"]),
     ("store.namespace", "7", "7"),
-    ("store.namespace", '"a b"', "a b"),
-    *[("cache.enabled", text, True) for text in ("true", "1", "yes", "on", " Yes ")],
-    *[("cache.enabled", text, False) for text in ("false", "0", "no", "OFF")],
+    ("cache.enabled", " Yes ", True),
+    ("cache.enabled", "0", False),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "value"), PARSED)
 def test_a_text_is_read_by_the_type_of_its_key(name: str, text: str, value: Any) -> None:
-    variable = next(key.environment_variable for key in KEYS if key.name == name)
+    variable = KEYS[name].environment_variable
     for config, origin in (
         (load(None, **{variable: text}), f"environment {variable}"),
         (override_options(load(), [f"{name}={text}"]), "--set"),
@@ -412,34 +323,23 @@ def test_a_text_is_read_by_the_type_of_its_key(name: str, text: str, value: Any)
         assert type(row[1]) is type(value)
 
 
-ASSIGNED: list[tuple[str, dict[str, Any] | None]] = [
-    ("top_k=8", {"topK": 8}),
-    ("fusion=max", {"fusion.method": "max"}),
-    ("llm.temperatures.stepback=0.1", {"llm.temperatures": {"stepback": 0.1}}),
-    ("keywordEvidence.fields.text=2", {"keywordEvidence.fields": {"text": "2"}}),
-    ("llm.prompts.rewrite=Do it: well.", {"llm.prompts": {"rewrite": "Do it: well."}}),
-    ("llm.baseUrl=http://localhost/v1?", None),
-    ("topK", None),
-    ("=8", None),
-]
-
-
-@pytest.mark.parametrize(("text", "values"), ASSIGNED)
-def test_an_assignment_sets_an_option_a_group_or_a_name(
-    text: str, values: dict[str, Any] | None
-) -> None:
-    if values is not None:
-        assert changed(override_options(load(), [text])) == values
-        return
-    with pytest.raises(ConfigError, match="--set"):
-        override_options(load(), [text])
+def test_an_assignment_sets_an_option_a_group_or_a_name() -> None:
+    texts = ["top_k=8", "fusion=max", "llm.temperatures.stepback=0.1"]
+    texts.append("keywordEvidence.fields.text=2")
+    assert changed(override_options(load(), texts)) == {
+        "topK": 8,
+        "fusion.method": "max",
+        "llm.temperatures": {"stepback": 0.1},
+        "keywordEvidence.fields": {"text": "2"},
+    }
+    for bad in ("llm.baseUrl=http://localhost/v1?", "topK", "=8"):
+        with pytest.raises(ConfigError, match="--set"):
+            override_options(load(), [bad])
 
 
 BAD_ENVIRONMENT = [
     ("QTM_TOP_K", "many", 'not "many"'),
     ("QTM_FUSION_WEIGHTS", '{"hyde": NaN}', "not nan"),
-    ("QTM_FUSION_WEIGHTS", "2", "each a number from 0 to 100"),
-    ("QTM_CACHE_ENABLED", "maybe", "true or false"),
     ("QTM_TOPK", "8", "did you mean QTM_TOP_K?"),
     ("QTM_CONFIG_FILE", "x", "did you mean QTM_CONFIG?"),
     ("QTM_FOO", "x", "QTM_ is reserved for settings"),
@@ -452,7 +352,6 @@ def test_a_bad_environment_variable_is_refused_by_name(name: str, text: str, wor
     error = refused(None, **{name: text})
     assert name in str(error)
     assert words in str(error)
-    assert error.source.startswith("environment")
     assert "hunter2" not in told(error)
 
 
@@ -462,7 +361,7 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
     assert load(None, QTM_PORT="tcp://10.0.0.7:80", **service, **other).settings == Settings()
 
 
-# Files and presets
+# --- files and presets ----------------------------------------------------------------------------
 
 
 def test_the_config_of_the_seeds_loads_as_it_is(tmp_path: Path) -> None:
@@ -470,16 +369,17 @@ def test_the_config_of_the_seeds_loads_as_it_is(tmp_path: Path) -> None:
     validator().validate(SEED)
 
 
-BAD_FILES: list[tuple[str | bytes, str]] = [
-    ("", "cannot be read as JSON: Expecting value: line 1 column 1"),
-    ("[1]", "must hold one JSON object"),
-    ('{"topK": 1' + "0" * 5000 + "}", "cannot be read as JSON"),
-    ("[" * 100_000, "cannot be read as JSON"),
-    ('{"topK": 4}'.encode("utf-16"), "cannot be read as JSON"),
-]
-
-
-@pytest.mark.parametrize(("text", "words"), BAD_FILES, ids=[row[1] for row in BAD_FILES])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "cannot be read as JSON: Expecting value: line 1 column 1"),
+        ("[1]", "must hold one JSON object"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ('{"topK": 4}'.encode("utf-16"), "cannot be read as JSON"),
+        ('{"topK": 4, "topK": 5}', "topK must be set once per object"),
+    ],
+    ids=["empty", "list", "deep", "UTF-16", "twice"],
+)
 def test_a_bad_file_is_refused_by_name(text: str | bytes, words: str, tmp_path: Path) -> None:
     file = write(tmp_path, text)
     error = refused(file)
@@ -492,8 +392,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     missing = str(tmp_path / "nope.json")
     assert "nope.json does not exist" in str(refused(missing))
     assert "nope.json does not exist" in str(refused(None, QTM_CONFIG=missing))
-    assert "Is a directory" in str(refused(tmp_path))
-    for name in ("a\0b", "a/" * 5000):
+    for name in (tmp_path, "a\0b", "a/" * 5000):
         assert "cannot be read" in str(refused(name))
     error = refused('{"llm": {"apiKey": "hunter2"}}')
     assert "must be a path" in str(error)
@@ -502,20 +401,16 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_its_file_whatever_way_it_is_named(name: str) -> None:
-    file = ROOT / f"config/{name}.config.json"
+    path = ROOT / f"config/{name}.config.json"
     preset = load(name)
-    assert preset.settings == load(file).settings
+    assert preset.settings == load(path).settings == load(name.replace("-", "_").title()).settings
     assert preset.settings == load(QTM_CONFIG=name).settings == load().overridden(name).settings
     assert preset.origins["transformationType"] == f"preset {name}"
-
-
-def test_a_preset_lies_over_the_environment_and_a_mapping_over_the_preset() -> None:
-    environ = {"QTM_TRANSFORMATION_TYPE": "hyde", "QTM_TRANSFORMATION_MODEL": "own"}
-    auto = load("auto", **environ).settings
-    assert (auto.transformation_type, auto.transformation_model) == ("combined", "own")
-    assert load({"transformationType": "all"}, QTM_CONFIG="Seed_Parity").settings.fusion.method == (
-        "max"
-    )
+    # A preset lies over the environment.
+    assert load(name, QTM_TRANSFORMATION_TYPE="keywords").settings == preset.settings
+    written = json.loads(path.read_text("utf-8"))
+    validator().validate(written)
+    assert written["$schema"] == "./schema.json"
 
 
 def test_a_word_is_a_preset_and_a_path_is_a_file(
@@ -523,24 +418,15 @@ def test_a_word_is_a_preset_and_a_path_is_a_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, {"topK": 9}, "auto")
-    for config in (load("auto"), load(QTM_CONFIG="auto")):
-        assert config.settings.escalation.mode == "auto"
+    assert load("auto").settings.escalation.mode == "auto"
     for path in ("./auto", Path("auto")):
         assert changed(load(path)) == changed(load().overridden(path)) == {"topK": 9}
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("atuo", 'one of off, rules, .*, strip-as-text, not "atuo" .*; did you mean auto'),
-        ("step-back", 'or {"transformationType": "stepback"}'),
-        ("HyDE", 'or {"transformationType": "hyde"}'),
-    ],
-)
-def test_a_preset_that_is_none_is_refused_with_all_names(name: str, words: str) -> None:
-    for read in (load, load().overridden):
-        with pytest.raises(ConfigError, match=words):
-            read(name)
+    with pytest.raises(
+        ConfigError, match='one of off, rules, .*, not "atuo" .*; did you mean auto'
+    ):
+        load("atuo")
+    with pytest.raises(ConfigError, match='or {"transformationType": "stepback"}'):
+        load("step-back")
 
 
 def test_the_presets_do_what_they_are_named_for() -> None:
@@ -554,14 +440,13 @@ def test_the_presets_do_what_they_are_named_for() -> None:
     assert (research.max_sub_queries, research.llm.sub_query_style) == (5, "research")
     budgets = [chosen[name].limits.max_searches for name in ("words", "balanced", "thorough")]
     assert budgets == [1, TRANSFORMS["combined"].max_searches, 20]
-    assert chosen["auto"].escalation.mode == "auto"
 
 
-# The options themselves, the schema and the documentation
+# --- the options, the schema and the page ---------------------------------------------------------
 
 
 def test_an_option_has_one_sentence_limits_and_a_default_that_is_allowed() -> None:
-    for key in KEYS:
+    for key in KEYS.values():
         _, notes, _ = unwrap(key.hint)
         (sentence,) = (note for note in notes if isinstance(note, str))
         assert sentence.endswith("."), key.name
@@ -569,7 +454,7 @@ def test_an_option_has_one_sentence_limits_and_a_default_that_is_allowed() -> No
         assert not {"|", "\n"} & set(sentence), key.name
         if isinstance(key.default, int | float) and not isinstance(key.default, bool):
             assert any(isinstance(note, Range) for note in notes), key.name
-        assert load(nest(key, key.default)).settings == Settings()
+    assert load(load().to_dict()).settings == Settings()
 
 
 def test_the_defaults_are_those_of_the_seeds_and_call_no_model() -> None:
@@ -577,13 +462,7 @@ def test_the_defaults_are_those_of_the_seeds_and_call_no_model() -> None:
     seeds = (settings.chunk_size, settings.chunk_overlap, settings.top_k, settings.max_sub_queries)
     assert seeds == (800, 200, 4, 4)
     assert (settings.transformation_type, settings.preprocess.apply_to) == ("none", "keywords")
-    assert settings.llm == LlmSettings()
-    assert isinstance(settings.llm, SettingsGroup)
-
-
-def test_the_default_models_have_a_price() -> None:
-    assert find_prices(Settings().chat_model) is not None
-    assert find_prices(Settings().transformation_model) is not None
+    assert None not in map(find_prices, (settings.chat_model, settings.transformation_model))
 
 
 def test_the_published_schema_and_page_are_those_of_the_settings() -> None:
@@ -592,44 +471,17 @@ def test_the_published_schema_and_page_are_those_of_the_settings() -> None:
     page = reference.PAGE.read_text("utf-8")
     assert published == reference.build_schema(), "out of date; run scripts/generate"
     assert page == reference.build_page(page), "out of date; run scripts/generate"
-    assert all(f"`{name}`" in page for name in (*NAMES, *PRESETS, *PROMPT_NAMES))
+    assert all(f"`{name}`" in page for name in (*KEYS, *PRESETS, *PROMPT_NAMES))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"topK": 0}, {"topK": "8"}, {"topK": True}, {"topk": 4}, {"store": "best"}, {"cache": 3}],
-)
-def test_the_schema_refuses_what_is_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        validator().validate(values)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
+def test_the_schema_refuses_what_is_refused_and_knows_shorthands_and_spellings() -> None:
+    values: dict[str, Any]
+    for values in ({"topK": "8"}, {"topK": True}, {"topk": 4}, {"store": "best"}, {"cache": 3}):
+        with pytest.raises(jsonschema.ValidationError):
+            validator().validate(values)
+    for values in (
         {"fusion": "max", "cache": False, "escalation": "auto", "log": None, "$schema": "x"},
         {"transforms": {"own": {"prompt": "Say it.", "fields": ["step_back", "stepBack"]}}},
         {"llm": {"prompts": {"multi_query": "A"}}, "transformationType": "own"},
-    ],
-)
-def test_the_schema_knows_shorthands_spellings_and_own_transforms(values: dict[str, Any]) -> None:
-    validator().validate(values)
-
-
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "config").glob("*.config.json")), ids=lambda path: path.name
-)
-def test_every_ready_file_loads_and_follows_the_schema(path: Path) -> None:
-    written = json.loads(path.read_text("utf-8"))
-    validator().validate(written)
-    assert written["$schema"] == "./schema.json"
-    assert changed(load(path)).keys() >= {"transformationType"}
-    assert path.name.removesuffix(".config.json") in (*PRESETS, "query-transform")
-
-
-def test_the_defaults_need_no_validation_library() -> None:
-    code = (
-        "import sys; from qtmiddleware.config import Config; Config.load(environ={}); "
-        "sys.exit(any(name in sys.modules for name in ('pydantic', 'annotated_types', 'numpy')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    ):
+        validator().validate(values)

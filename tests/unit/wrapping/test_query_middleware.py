@@ -1,77 +1,103 @@
-"""Making a middleware, setting it for a file, a decorator, a block and a call, and asking it for transformations."""
+"""A middleware: its settings, options and parts, and what it transforms without a search."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from pathlib import Path
-from typing import Any
+import gc
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, Final
+from weakref import ref
 
 import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
+from qtmiddleware.kit.evaluation import ask_systems, compare
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapping.engine import MOST_KEPT, Engine
 from tests.support.retrieval_world import (
     FOLLOW_UP,
     HISTORY,
     QUERY,
     Way,
-    kinds,
     scripted,
     search,
     transforming,
 )
+from tests.support.waiting import wait_until
 
 
 def plain(query: str, top_k: int = 4) -> Any:
     return search(query, top_k)
 
 
-# --- configuration --------------------------------------------------------------------------------
-
-
-def test_a_file_configures_a_middleware(tmp_path: Path) -> None:
-    path = tmp_path / "query-transform.config.json"
-    path.write_text(json.dumps({"transformationType": "step_back", "topK": 7}))
-    qm = qtm.QueryMiddleware(path, client=ScriptedModel(scripted))
-    assert (qm.settings.transformation_type, qm.settings.top_k) == ("stepback", 7)
-    assert kinds(qm.wrap(plain).retrieve(QUERY)) == ["original", "step_back"]
-    assert (
-        qtm.middleware(config=path)(plain)
-        .retrieve(QUERY, config={"escalation": {"mode": "never"}})
-        .status
-        == "full"
-    )
-
-
-def asked_for(searched: Any, **options: Any) -> int:
-    """The number of candidates one call asks for."""
-    searched.calls.clear()
-    searched.retrieve(QUERY, **options)
-    ((_, top_k),) = searched.calls
-    return int(top_k)
+# --- settings -------------------------------------------------------------------------------------
 
 
 def candidates(number: int) -> dict[str, Any]:
     return {"keywordEvidence": {"candidates": number}}
 
 
-@pytest.mark.parametrize("way", [Way("sync"), Way("async"), Way("threads")], ids=repr)
+@pytest.mark.parametrize("way", [Way("sync"), Way("async")], ids=repr)
 def test_the_call_goes_before_the_decorator(way: Way) -> None:
     searched = way.wrap(config=candidates(20))
-    assert asked_for(searched) == 20
-    assert asked_for(searched, config=candidates(22)) == 22
-    assert asked_for(searched, config={"keyword_evidence": {"candidates": 23}}) == 23
-    assert asked_for(searched, config={"limits": {"maxConcurrency": 2}}) == 20
-    assert asked_for(searched, config="off") == 4
+
+    def ask(**options: Any) -> int:
+        searched.calls.clear()
+        searched.retrieve(QUERY, **options)
+        return searched.calls[0][1]
+
+    assert ask() == 20
+    assert ask(config=candidates(22)) == 22
+    assert ask(config={"keyword_evidence": {"candidates": 23}}) == 23
+    assert ask(config={"limits": {"maxConcurrency": 2}}) == 20
+    assert ask(config="off") == 4
     with pytest.raises(qtm.ConfigError, match="preset must be one of"):
-        asked_for(searched, config="of")
-    assert asked_for(searched) == 20
+        ask(config="of")
+    assert ask() == 20
 
 
-# --- clients --------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
+
+middleware: Final[Any] = qtm.middleware
+TAKERS: Final[dict[str, Callable[..., Any]]] = {
+    "decorator": lambda **options: middleware(plain, **options),
+    "wrap": qtm.QueryMiddleware().wrap,
+    "transform": lambda **options: qtm.QueryMiddleware().transform("a question", **options),
+    "compare": lambda **options: compare(plain, {"q": "a"}, {"q": {"a": 1}}, **options),
+    "ask_systems": lambda **options: ask_systems(plain, "a question", **options),
+}
+
+
+@pytest.mark.parametrize(
+    ("taker", "name", "advice"),
+    [
+        ("decorator", "topk_arg", "did you mean top_k_arg?"),
+        ("transform", "historyy", "did you mean history?"),
+        ("compare", "topk", "did you mean top_k?"),
+        ("ask_systems", "argumnts", "did you mean arguments?"),
+        (
+            "decorator",
+            "method",
+            'put it into config={"fusion": {"method": "..."}} or {"hybrid": {"method": "..."}}',
+        ),
+        ("transform", "escalation", 'put it into config={"escalation": "..."}'),
+        ("wrap", "rerank", 'put it into the config of QueryMiddleware: {"rerank": "..."}'),
+        ("wrap", "client", "it is an option of QueryMiddleware"),
+        ("decorator", "api_key", "set keys only in the environment"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_to_write(
+    taker: str, name: str, advice: str
+) -> None:
+    args = (plain,) if taker == "wrap" else ()
+    with pytest.raises(TypeError) as caught:
+        TAKERS[taker](*args, **{name: "sk-strayed0123456789"})
+    assert f"has no option '{name}'; " in str(caught.value)
+    assert advice in str(caught.value)
+    assert "strayed" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -83,30 +109,138 @@ def test_what_is_no_client_is_refused(client: Any) -> None:
     assert caught.value.path == "client"
 
 
-class Closing(ScriptedModel):
-    """Counts how often it was closed."""
-
-    closed = aclosed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-    async def aclose(self) -> None:
-        self.aclosed += 1
-
-
 async def test_a_middleware_closes_its_model_at_the_end_of_its_async_block() -> None:
-    model = Closing(scripted)
-    async with qtm.QueryMiddleware(client=model) as qm:
+    closed: list[ScriptedModel] = []
+
+    class Closing(ScriptedModel):
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    async with qtm.QueryMiddleware(client=Closing(scripted)) as qm:
         await qm.wrap(plain).aretrieve(QUERY)
-    assert model.aclosed == 1
+    assert len(closed) == 1
+
+
+LIMITS: Final = [
+    {"id": "old", "score": 0.9, "text": "The limit is 40 euros.", "metadata": {"year": 2024}},
+    {"id": "new", "score": 0.89, "text": "The limit is 50 euros.", "metadata": {"year": 2025}},
+    {"id": "other", "score": 0.5, "text": "Bring a bag.", "metadata": {"year": 2024}},
+]
+
+
+def test_the_clock_decides_what_last_year_is_in_its_own_time_zone() -> None:
+    midnight = datetime(2025, 12, 31, 23, tzinfo=UTC)
+    ahead = midnight.astimezone(timezone(timedelta(hours=2)))
+    for now, first in ((midnight, "old"), (ahead, "new")):
+        wrapped = qtm.middleware(clock=lambda now=now: now)(lambda query: LIMITS)
+        assert wrapped("the limit last year")[0]["id"] == first
+    unset = qtm.QueryMiddleware(clock=lambda: "2025")  # type: ignore[arg-type, return-value]
+    found = unset.wrap(lambda query: LIMITS).retrieve("the current limit last year")
+    assert [(it.stage, it.reason) for it in found.degradations] == [("clock", "failed")]
+
+
+# --- what calls that override settings share ------------------------------------------------------
+
+
+def client_of(engine: Engine) -> Any:
+    inner: Any = engine.model.inner
+    return inner._clients.get_sync_client()[0]
+
+
+def test_the_clients_used_least_recently_are_dropped_and_the_own_never(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"})
+    own = client_of(qm.engine)
+    layers = [
+        {"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}, "topK": n + 1}
+        for n in range(MOST_KEPT + 2)
+    ]
+    clients = []
+    for layer in layers:
+        clients.append(ref(client_of(qm.engine.override((layer,)))))
+        assert client_of(qm.engine.override((layers[0],))) is clients[0]()
+    gc.collect()
+    kept = [client() is not None for client in (clients[0], clients[1], clients[-1])]
+    assert kept == [True, False, True]
+    again = client_of(qm.engine.override((layers[1],)))
+    assert [own.is_closed(), again.is_closed()] == [False, False]
+    qm.close()
+    assert [own.is_closed(), again.is_closed()] == [True, True]
+
+
+def test_settings_that_name_the_same_model_and_reranker_share_them() -> None:
+    qm = qtm.QueryMiddleware(
+        {"transformationType": "rewrite", "rerank": True},
+        reranker=lambda query, texts: [0.0 for _ in texts],
+    )
+    engine = qm.engine.override(({"topK": 9},))
+    assert engine is qm.engine.override(({"top_k": 9},))
+    assert (engine.settings.top_k, engine.model.inner) == (9, qm.engine.model.inner)
+    assert engine.reranker is qm.engine.reranker
+
+
+def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
+    qm = qtm.QueryMiddleware({"breaker": {"failures": 1}}, client=ScriptedModel("x", name="own"))
+    engines = [
+        qm.engine.override(({"llm": {"temperature": number / 100}},))
+        for number in range(2 * MOST_KEPT)
+    ]
+    assert {id(engine.model.breaker) for engine in engines} == {id(qm.engine.model.breaker)}
+
+
+# --- what a call leaves behind --------------------------------------------------------------------
+
+PARAPHRASES: Final = ["Is Jaco ill?", "How fit is Jaco?"]
+
+
+class Down(Exception):
+    """The index is down; *raised* tells which of these are still held by anybody."""
+
+    def __init__(self, raised: list[ref[Down]]) -> None:
+        super().__init__()
+        raised.append(ref(self))
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    "down", [PARAPHRASES[:1], PARAPHRASES, [QUERY]], ids=["a variant", "all variants", "question"]
+)
+def test_the_error_of_a_search_is_freed_with_its_call(
+    down: list[str], no_collections: None
+) -> None:
+    errors: list[ref[Down]] = []
+
+    def find(query: str, top_k: int = 4) -> Any:
+        if query in down:
+            raise Down(errors)
+        return search(query, top_k)
+
+    config = transforming("multi_query", llm={"paraphrases": 2}, cache=False)
+    model = ScriptedModel({"paraphrases": PARAPHRASES})
+    wrapped = qtm.QueryMiddleware(config, client=model).wrap(find)
+    try:
+        wrapped(QUERY)
+    except Down:
+        assert down == [QUERY]
+    assert errors
+    # A thread may still be on its way out of its last search.
+    wait_until(lambda: not any(error() for error in errors))
 
 
 # --- transform ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["transform", "atransform"])
-def transformed(request: pytest.FixtureRequest) -> Any:
+def transform(request: pytest.FixtureRequest) -> Any:
     def ask(qm: qtm.QueryMiddleware, *args: Any, **kwargs: Any) -> Any:
         if request.param == "transform":
             return qm.transform(*args, **kwargs)
@@ -121,26 +255,25 @@ def rewrite_of(prompt: Prompt) -> Any:
     return {"rewrite": f"{prompt.query} in other words"}
 
 
-def test_several_questions_keep_their_number_and_order(transformed: Any) -> None:
-    queries = [f"What is number{number} about?" for number in range(20)]
-    queries[3], queries[17] = "What is bad about it?", "Hello!"
+def test_several_questions_keep_their_number_and_order(transform: Any) -> None:
+    queries = [f"What is number{number} about?" for number in range(8)]
+    queries[3], queries[5], queries[7] = "What is bad about it?", "Hello!", queries[0]
     model = ScriptedModel(rewrite_of)
     qm = qtm.QueryMiddleware(transforming("rewrite", limits={"maxConcurrency": 4}), client=model)
-    made = transformed(qm, queries)
+    made = transform(qm, queries)
     assert [it.rewrite for it in made] == [
-        None if number in (3, 17) else f"{query} in other words"
+        None if number in (3, 5) else f"{query} in other words"
         for number, query in enumerate(queries)
     ]
     assert made[3].notes == (("transform.rewrite", "refused"),)
-    assert made[17].notes == ()
-    assert len(model.prompts) == 19
+    assert made[5].notes == ()
+    assert len(model.prompts) == 6
 
 
-def test_a_follow_up_is_transformed_with_its_history(transformed: Any) -> None:
+def test_a_follow_up_is_transformed_with_its_history(transform: Any) -> None:
     model = ScriptedModel(scripted)
-    made = transformed(
-        qtm.QueryMiddleware(transforming("all"), client=model), FOLLOW_UP, history=HISTORY
-    )
+    qm = qtm.QueryMiddleware(transforming("all"), client=model)
+    made = transform(qm, FOLLOW_UP, history=HISTORY)
     assert made.standalone == "What does Jaco eat?"
     first, *others = model.prompts
     assert first.mode == "standalone"
@@ -149,15 +282,9 @@ def test_a_follow_up_is_transformed_with_its_history(transformed: Any) -> None:
     assert {prompt.query for prompt in others} == {"What does Jaco eat?"}
 
 
-@pytest.mark.parametrize("position", [0, 9])
 @pytest.mark.parametrize("bad", ["", None, 7])
-def test_a_question_that_is_none_is_refused_before_any_call(
-    position: int, bad: Any, transformed: Any
-) -> None:
+def test_a_question_that_is_none_is_refused_before_any_call(bad: Any, transform: Any) -> None:
     model = ScriptedModel(rewrite_of)
-    qm = qtm.QueryMiddleware(transforming("rewrite", limits={"maxConcurrency": 2}), client=model)
-    queries: list[Any] = ["What is it?"] * 10
-    queries[position] = bad
     with pytest.raises(qtm.InvalidQuery):
-        transformed(qm, queries)
+        transform(qtm.QueryMiddleware(transforming("rewrite"), client=model), ["What is it?", bad])
     assert model.prompts == []

@@ -1,8 +1,7 @@
-"""Shadow mode: callers get what the plain function returns; a share is retrieved beside them and logged."""
+"""Shadow mode: callers get the plain result; a share is retrieved beside it and logged."""
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.shadow import MOST_AT_ONCE
+from tests.support.log_lines import log_lines
 from tests.support.waiting import PATIENCE, await_until, wait_until
 
 QUERY = "What is Nike's strategy in Europe?"
@@ -41,13 +41,8 @@ def ids(response: Any) -> list[str]:
     return [it["id"] for it in response]
 
 
-def finished(qm: qtm.QueryMiddleware, count: int) -> None:
+def await_shadows(qm: qtm.QueryMiddleware, count: int) -> None:
     wait_until(lambda: qm.health().shadow.finished >= count)
-
-
-def records(path: Path) -> list[dict[str, Any]]:
-    # Blank lines may stand between the records of several writers.
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
 
 
 @pytest.fixture
@@ -55,8 +50,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "queries.jsonl"
 
 
-def middleware(log: Path, share: float = 1.0, **config: Any) -> qtm.QueryMiddleware:
-    return qtm.QueryMiddleware({"shadow": share, "log": {"path": str(log)}, **config})
+def middleware(log: Path, share: float = 1.0, client: Any = None, **config: Any) -> Any:
+    settings = {"shadow": share, "log": {"path": str(log)}, **config}
+    return qtm.QueryMiddleware(settings, client=client)
 
 
 def test_the_caller_gets_the_plain_functions_own_object_and_the_difference_is_logged(
@@ -72,17 +68,13 @@ def test_the_caller_gets_the_plain_functions_own_object_and_the_difference_is_lo
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         response = qm.wrap(plain)(QUERY)
         assert response is responses[0]
-        finished(qm, 1)
-    (record,) = records(log)
+        await_shadows(qm, 1)
+    (record,) = log_lines(log)
     shadow = record["shadow"]
-    assert [it["id"] for it in shadow["plain"]] == ["a", "b", "c"]
-    assert "d" in [it["id"] for it in record["retrieval_steps"]["final"]]
-    assert (shadow["kept"], shadow["same_first"], shadow["same_order"], shadow["dropped"]) == (
-        2,
-        False,
-        False,
-        0,
-    )
+    assert ids(shadow["plain"]) == ["a", "b", "c"]
+    assert "d" in ids(record["retrieval_steps"]["final"])
+    measured = [shadow[name] for name in ("kept", "same_first", "same_order", "dropped")]
+    assert measured == [2, False, False, 0]
     assert "text" not in shadow["plain"][0]
     (said,) = [it for it in caplog.records if getattr(it, "qtm", {}).get("event") == "shadow"]
     assert "2 of 3 passages as in the plain result" in said.getMessage()
@@ -90,34 +82,29 @@ def test_the_caller_gets_the_plain_functions_own_object_and_the_difference_is_lo
     assert len(responses) == 2
 
 
-@pytest.mark.parametrize(("share", "runs"), [(0.0, 0), (1.0, 30)])
+@pytest.mark.parametrize(("share", "runs"), [(0.0, 0), (1.0, 10)])
 def test_a_share_of_nothing_retrieves_nothing_and_a_share_of_all_retrieves_all(
     log: Path, share: float, runs: int
 ) -> None:
     qm = middleware(log, share)
     wrapped = qm.wrap(search)
-    for n in range(30):
+    for n in range(10):
         assert ids(wrapped(QUERY)) == ["a", "b", "c"]
-        finished(qm, min(runs, n + 1))
+        await_shadows(qm, min(runs, n + 1))
     shadow = qm.health().shadow
     assert (shadow.running, shadow.finished, shadow.failed, shadow.dropped) == (0, runs, 0, 0)
-    assert len(records(log) if log.exists() else []) == runs
+    assert len(log_lines(log) if log.exists() else []) == runs
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: bool) -> None:
     qm = middleware(log)
-    wrapped: Any = qm.wrap(asearch if is_async else search)
-    found = await wrapped.aretrieve(QUERY)
-    assert (found.status, ids(found.response), [it.id for it in found.matches]) == (
-        "full",
-        ["a", "b", "c"],
-        list("abc"),
-    )
-    assert found.original_query == QUERY
+    found = await qm.wrap(asearch if is_async else search).aretrieve(QUERY)
+    assert (found.status, ids(found.response)) == ("full", ["a", "b", "c"])
+    assert [it.id for it in found.matches] == ["a", "b", "c"]
     assert found.trace.notes == [("original", "shadow mode: the plain function's result")]
     await await_until(lambda: qm.health().shadow.finished)
-    assert [it["shadow"]["kept"] for it in records(log) if "shadow" in it] == [2]
+    assert [it["shadow"]["kept"] for it in log_lines(log)] == [2]
 
 
 def test_work_that_piles_up_is_dropped_and_counted_and_told_in_the_log(log: Path) -> None:
@@ -135,20 +122,18 @@ def test_work_that_piles_up_is_dropped_and_counted_and_told_in_the_log(log: Path
         assert ids(wrapped(QUERY)) == ["a", "b", "c"]
     assert (qm.health().shadow.running, qm.health().shadow.dropped) == (MOST_AT_ONCE, 7)
     release.set()
-    finished(qm, MOST_AT_ONCE)
-    assert sum(it["shadow"]["dropped"] for it in records(log)) == 7
+    await_shadows(qm, MOST_AT_ONCE)
+    assert sum(it["shadow"]["dropped"] for it in log_lines(log)) == 7
 
 
 def test_a_model_is_asked_in_the_shadow_alone_and_an_answer_comes_from_the_plain_passages(
     log: Path,
 ) -> None:
     model = ScriptedModel('{"rewrite": "strategy of Nike for Europe"}')
-    qm = qtm.QueryMiddleware(
-        {"shadow": 1.0, "transformationType": "rewrite", "log": {"path": str(log)}}, client=model
-    )
+    qm = middleware(log, client=model, transformationType="rewrite")
     wrapped = qm.wrap(search)
     found = wrapped.retrieve(QUERY)
     assert (found.trace.llm_calls, found.trace.searches) == (0, 1)
-    finished(qm, 1)
-    assert [it["trace"]["llm_calls"] for it in records(log) if "shadow" in it] == [1]
+    await_shadows(qm, 1)
+    assert [it["trace"]["llm_calls"] for it in log_lines(log)] == [1]
     assert [it.id for it in wrapped.answer(QUERY).matches] == ["a", "b", "c"]

@@ -1,0 +1,184 @@
+"""The query log: a JSON line per question with every step, and no text that must not be in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.preprocessing.text import split_terms
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapping.query_log import TextWriter, hash_text
+from tests.support.log_lines import log_lines
+
+QUESTION: Final = "Is Jaco ill?"
+REWRITE: Final = "illness of Jaco"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queries.jsonl"
+
+
+def middleware(path: Path, **options: Any) -> qtm.QueryMiddleware:
+    config = {"transformationType": "rewrite", "log": str(path), **options.pop("config", {})}
+    return qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": REWRITE}), **options)
+
+
+def list_strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for inner in (*value, *value.values()) if isinstance(value, dict) else value:
+            yield from list_strings(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+STEPS: Final = ("initial_vector", "initial_bm25", "fusion", "rerank", "final")
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_every_step_of_a_hybrid_search_stands_there_with_titles_and_scores(
+    way: str, path: Path
+) -> None:
+    def found(**scores: float) -> Any:
+        return lambda _query, _top_k: [
+            {
+                "id": it,
+                "score": score,
+                "text": f"text {it}",
+                "metadata": {"title": it.upper(), "url": f"https://{it}", "ssn": "078-05-1120"},
+            }
+            for it, score in scores.items()
+        ]
+
+    def judge(_: str, texts: Sequence[str]) -> list[float]:
+        return [float(ord(it[-1])) for it in texts]
+
+    qm = middleware(path, reranker=judge, config={"rerank": True})
+    wrapped = qm.wrap(qtm.Hybrid(found(a=0.9, b=0.8, c=0.1), found(b=3.5, d=1.5)))
+    is_async = way == "async"
+    made = asyncio.run(wrapped.aretrieve(QUESTION)) if is_async else wrapped.retrieve(QUESTION)
+    (entry,) = log_lines(path)
+    steps = entry["retrieval_steps"]
+    assert set(steps) == {*STEPS, "searches"}
+    for name in STEPS:
+        assert steps[name], name
+        for row in steps[name]:
+            assert set(row) == {"id", "namespace", "title", "url", "score"}
+            assert (row["title"], row["url"]) == (row["id"].upper(), f"https://{row['id']}")
+
+    def list_scores(name: str) -> dict[str, float]:
+        return {it["id"]: it["score"] for it in steps[name]}
+
+    assert list_scores("initial_vector") == {"a": 0.9, "b": 0.8, "c": 0.1}
+    assert list_scores("initial_bm25") == {"b": 3.5, "d": 1.5}
+    assert [it["score"] for it in steps["fusion"]] == [round(it, 6) for it in made.fused_scores]
+    assert list_scores("rerank") == {it: float(ord(it)) for it in "dcba"}
+    assert [it["id"] for it in steps["final"]] == [match.id for match in made.matches]
+    original, rewrite = steps["searches"]
+    assert sorted(original) == ["found", "kind"]
+    assert {name: rewrite[name] for name in STEPS[:2]} == {name: steps[name] for name in STEPS[:2]}
+    assert not any("text a" in it for it in list_strings(entry))
+    assert list(entry)[:3] == ["query_id", "timestamp", "queries"]
+    assert entry["query_id"] == entry["trace"]["query_id"] == made.trace.query_id
+    assert (entry["queries"], entry["status"], entry["keywords"]) == (
+        [QUESTION],
+        "full",
+        made.keywords,
+    )
+    assert [(it["kind"], it["text"], it["weight"]) for it in entry["variants"]] == [
+        (it.kind, it.text, it.weight) for it in made.variants
+    ]
+
+
+# --- what it does not hold ------------------------------------------------------------------------
+
+SECRET: Final = "secret passage on Jaco"
+
+
+@pytest.mark.parametrize("name", ["id", "document_id", "none"])
+def test_the_text_of_a_passage_is_recorded_only_if_the_settings_say_so(
+    name: str, path: Path
+) -> None:
+    # A key holds the passage's text where there is no id, and after the id of a whole document.
+    rows = [{name: "1", "text": SECRET, "score": 0.5}]
+    for texts, count in (("questions", 0), ("all", 1), ("none", 0)):
+        path.unlink(missing_ok=True)
+        config = {"log": {"path": str(path), "texts": texts}}
+        middleware(path, config=config).wrap(lambda query: rows)(QUESTION)
+        (entry,) = log_lines(path)
+        assert sum(SECRET in it for it in list_strings(entry)) == count
+        assert (QUESTION in list_strings(entry)) == (texts != "none")
+
+
+def raise_with_text(text: str) -> str:
+    raise ValueError(f"no luck with {text}")
+
+
+@pytest.mark.parametrize(
+    ("redact", "said"),
+    [(raise_with_text, "raised ValueError"), (lambda text: None, "returned NoneType")],
+)
+def test_where_redact_fails_hashes_are_written_and_it_is_told_without_the_text(
+    redact: Any, said: str, path: Path
+) -> None:
+    found = middleware(path, redact=redact).wrap(lambda query: []).retrieve(QUESTION)
+    (failure,) = found.degradations
+    assert (failure.stage, failure.reason) == ("log", "failed")
+    assert f"redact function {said}" in failure.detail
+    (entry,) = log_lines(path)
+    assert entry["queries"] == [hash_text(QUESTION)] == [entry["variants"][0]["text"]]
+    assert "Jaco" not in path.read_text() + failure.detail
+
+
+@given(st.text(), st.text(min_size=1))
+def test_no_keyword_outlives_the_word_it_was_made_of(before: str, secret: str) -> None:
+    query = f"{before} {secret}"
+    writer = TextWriter(lambda text: text.replace(secret, " "))
+    if (left := writer.prepare_text(query)) != query:
+        written = writer.prepare_keywords(qtm.preprocess(query), query)
+        assert set(split_terms(written)) <= set(split_terms(left))
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def test_sixteen_threads_write_whole_lines(path: Path) -> None:
+    together = Barrier(16)
+    search = qtm.QueryMiddleware({"log": str(path)}).wrap(lambda query: [])
+
+    def write(number: int) -> None:
+        together.wait()
+        for turn in range(20):
+            search(f"{number}-{turn} {'x' * 7_000}")
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(write, range(16)))
+    queries = {it["queries"][0].split()[0] for it in log_lines(path)}
+    assert queries == {f"{number}-{turn}" for number in range(16) for turn in range(20)}
+
+
+def test_a_line_that_was_cut_off_spoils_no_other(path: Path) -> None:
+    # A full disk or a killed process leaves half a line behind.
+    search = qtm.QueryMiddleware({"log": str(path)}).wrap(lambda query: [])
+    search("first")
+    with path.open("ab") as file:
+        file.write(b'{"query_id": "ab')
+    search("second")
+    search("third")
+    first, half, *others, end = path.read_bytes().split(b"\n")
+    assert (half, end) == (b'{"query_id": "ab', b"")
+    assert [json.loads(line)["queries"] for line in (first, *others)] == [
+        ["first"],
+        ["second"],
+        ["third"],
+    ]
