@@ -904,6 +904,8 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
         # Code of the class may write to data that a copy shares with the original.
         raise TypeError(name)
     copied = copy.copy(holder)
+    if copied is holder:
+        return holder
     if attributes and vars(copied) is attributes:
         # pydantic's first version shares the values of a model with its copies.
         object.__setattr__(copied, "__dict__", dict(attributes))

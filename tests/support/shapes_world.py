@@ -103,15 +103,13 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultShape:
-    """How rows become a response and how that is read: *key* of a response's passages, *score* of them.
+    """How rows become a response, and how to read what tells its passages apart.
 
-    *key* is what tells passages apart there, and *row_key* the same of a row. Where there is
-    *text*, keywords can be evidence; *score* is ``None`` where the shape holds none.
+    *row_key* is the same of a row. Where there is a text, keywords can be evidence.
     """
 
     build: Callable[[Sequence[Row]], Any]
     keys: Callable[[Any], list[str]]
-    scores: Callable[[Any], list[float]] | None
     has_text: bool = True
     row_key: Callable[[Row], str] = lambda row: row.id
 
@@ -176,55 +174,40 @@ def chroma(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 SHAPES: Final[dict[str, ResultShape]] = {
-    "dicts": ResultShape(
-        dicts, lambda r: [it["id"] for it in r], lambda r: [it["score"] for it in r]
-    ),
+    "dicts": ResultShape(dicts, lambda r: [it["id"] for it in r]),
     "tuple of dicts": ResultShape(
-        lambda rows: tuple(dicts(rows)),
-        lambda r: [it["id"] for it in r],
-        lambda r: [it["score"] for it in r],
+        lambda rows: tuple(dicts(rows)), lambda r: [it["id"] for it in r]
     ),
     "dicts without an id": ResultShape(
         lambda rows: [{"score": row.score, "text": row.text} for row in rows],
         lambda r: [it["text"] for it in r],
-        lambda r: [it["score"] for it in r],
         row_key=by_text,
     ),
     "matches": ResultShape(
         lambda rows: {"matches": dicts(rows), "took": 3},
         lambda r: [it["id"] for it in r["matches"]],
-        lambda r: [it["score"] for it in r["matches"]],
     ),
-    "Pinecone's query response": ResultShape(
-        query_response,
-        lambda r: [it.id for it in r.matches],
-        lambda r: [it.score for it in r.matches],
-    ),
+    "Pinecone's query response": ResultShape(query_response, lambda r: [it.id for it in r.matches]),
     "Pinecone's search response": ResultShape(
-        search_response,
-        lambda r: [it.id for it in r.result.hits],
-        lambda r: [it.score for it in r.result.hits],
+        search_response, lambda r: [it.id for it in r.result.hits]
     ),
     "(id, score)": ResultShape(
         lambda rows: [(row.id, row.score) for row in rows],
         lambda r: [it[0] for it in r],
-        lambda r: [it[1] for it in r],
         has_text=False,
     ),
     "documents": ResultShape(
-        lambda rows: [document(row) for row in rows], lambda r: [it.id for it in r], None
+        lambda rows: [document(row) for row in rows], lambda r: [it.id for it in r]
     ),
     "(document, score)": ResultShape(
         lambda rows: [(document(row), row.score) for row in rows],
         lambda r: [it[0].id for it in r],
-        lambda r: [it[1] for it in r],
     ),
     "nodes": ResultShape(
         lambda rows: [
             NodeWithScore(node=TextNode(id_=row.id, text=row.text), score=row.score) for row in rows
         ],
         lambda r: [it.node.id_ for it in r],
-        lambda r: [it.score for it in r],
     ),
     "points": ResultShape(
         lambda rows: {
@@ -233,45 +216,37 @@ SHAPES: Final[dict[str, ResultShape]] = {
             ]
         },
         lambda r: [it.id for it in r["points"]],
-        lambda r: [it.score for it in r["points"]],
     ),
-    "texts": ResultShape(lambda rows: [row.text for row in rows], list, None, row_key=by_text),
+    "texts": ResultShape(lambda rows: [row.text for row in rows], list, row_key=by_text),
     "(text, score)": ResultShape(
         lambda rows: [(row.text, row.score) for row in rows],
         lambda r: [it[0] for it in r],
-        lambda r: [it[1] for it in r],
         row_key=by_text,
     ),
     "an array of texts": ResultShape(
-        lambda rows: np.array([row.text for row in rows], dtype=object), list, None, row_key=by_text
+        lambda rows: np.array([row.text for row in rows], dtype=object), list, row_key=by_text
     ),
     "(documents, scores)": ResultShape(
         lambda rows: ([document(row) for row in rows], [row.score for row in rows]),
         lambda r: [it.id for it in r[0]],
-        lambda r: list(r[1]),
     ),
-    "Chroma's columns": ResultShape(
-        chroma, lambda r: list(r["ids"][0]), lambda r: list(r["distances"][0])
-    ),
-    "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r], None),
+    "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0])),
+    "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r]),
     "rows of SQLAlchemy, each an object and its distance": ResultShape(
-        lambda rows: sqlalchemy_rows(rows, Chunk), lambda r: [it.Chunk.id for it in r], None
+        lambda rows: sqlalchemy_rows(rows, Chunk), lambda r: [it.Chunk.id for it in r]
     ),
     "(id, text, score)": ResultShape(
         lambda rows: sqlite_rows(rows, None),
         lambda r: [f"{it[0]} {it[1]}" for it in r],
-        lambda r: [it[2] for it in r],
         row_key=lambda row: f"{row.id} {row.text}",
     ),
     "items of a model": ResultShape(
         lambda rows: FoundChunks(total=len(rows), items=dicts(rows)),
         lambda r: [it["id"] for it in r.items],
-        lambda r: [it["score"] for it in r.items],
     ),
     "hits with nothing but a payload": ResultShape(
         lambda rows: [PayloadHit(row.score, {"body": row.text}) for row in rows],
         lambda r: [it.payload["body"] for it in r],
-        lambda r: [it.score for it in r],
         row_key=by_text,
     ),
 }

@@ -9,7 +9,6 @@ import re
 import time
 from collections import UserDict, deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -183,10 +182,6 @@ class Hits(list[Any]):
         self.total = total
 
 
-class Rows(tuple[Any, ...]):
-    __slots__ = ()
-
-
 @dataclass
 class Found:
     documents: list[Any]
@@ -226,8 +221,9 @@ def bedrock(i: str, t: str, s: float) -> dict[str, Any]:
 
 def vector_store(i: str, t: str, s: float) -> VectorStoreSearchResponse:
     content = [{"type": "text", "text": t}]
-    values = {"file_id": i, "filename": "a.txt", "score": s, "attributes": {}, "content": content}
-    return VectorStoreSearchResponse.model_validate(values)
+    return VectorStoreSearchResponse.model_validate(
+        {"file_id": i, "filename": "a.txt", "score": s, "attributes": {}, "content": content}
+    )
 
 
 def assistant_context() -> ContextResponse:
@@ -235,10 +231,9 @@ def assistant_context() -> ContextResponse:
     snippets = each(
         lambda i, t, s: {"type": "text", "content": t, "score": s, "reference": reference}
     )
-    usage = {"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": 1}
-    return msgspec.convert(
-        {"id": "c", "snippets": snippets, "usage": usage}, ContextResponse, strict=False
-    )
+    usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 1)
+    values = {"id": "c", "snippets": snippets, "usage": usage}
+    return msgspec.convert(values, ContextResponse, strict=False)
 
 
 def same(response: Any) -> Any:
@@ -320,16 +315,13 @@ SHAPES: dict[str, Case] = {
     "Haystack": under("documents", lambda i, t, s: HaystackDocument(id=i, content=t, score=s)),
     # databases
     "sqlite3": holding("", lambda: sqlite_rows(ROWS)),
-    "SQLAlchemy, columns": holding("", lambda: sqlalchemy_rows(ROWS, Chunk.id, Chunk.content)),
     "SQLAlchemy, an object and a number": holding("", lambda: sqlalchemy_rows(ROWS, Chunk)),
     "psycopg2": a_list(lambda i, t, s: DictRow([i, t, s])),
     "asyncpg": a_list(lambda i, t, s: Record(id=i, content=t, distance=s)),
-    "hits with nothing but a payload": a_list(lambda i, t, s: PayloadHit(s, {"body": t}), NONE),
     "columns in capitals": a_list(lambda i, t, s: {"ID": i, "CHUNK_TEXT": t, "SCORE": s}),
     # one's own items
     "a mapping of one's own": holding("", lambda: list(map(UserDict, dicts()))),
     "frozen dataclass": a_list(Frozen),
-    "named tuple": a_list(Named),
     "struct": a_list(Struct),
     "pydantic's first models": a_list(lambda i, t, s: OldModel(id=i, text=t, score=s)),
     "slots": a_list(Slotted),
@@ -337,9 +329,7 @@ SHAPES: dict[str, Case] = {
     "items of several kinds": holding("", lambda: [("a", 0.75, {"text": TEXTS[0]}), Frozen(*ROWS[1]), dicts()[2]]),
     # containers
     "a list with attributes": holding("", lambda: Hits(dicts(), total=97)),
-    "a tuple of one's own": holding("", lambda: Rows(dicts())),
     "an array of texts": (lambda: np.array(TEXTS), list, NONE, NONE),
-    "an array of dicts": (lambda: np.array(dicts(), dtype=object), list, IDS, SCORES),
     # a list of passages and a list of scores
     "(documents, scores)": (lambda: (TEXTS, SCORES), lambda found: found[0], NONE, SCORES),
     "[documents, array]": (
@@ -350,8 +340,6 @@ SHAPES: dict[str, Case] = {
     "(text, score)": a_list(lambda i, t, s: (t, s), NONE),
     "(id, text, score)": a_list(lambda i, t, s: (i, t, s)),
     "(uuid, text, distance)": a_list(lambda i, t, s: (UUID(int=ord(i)), t, 1 - s), UUIDS, RISING),
-    "(id, title, text, page, price, score)": a_list(
-        lambda i, t, s: (i, "cats", t, 7, {"a": 9.5, "b": 2.5, "c": 7.5}[i], s)),
 }  # fmt: skip
 
 
@@ -458,39 +446,35 @@ def test_a_list_of_something_else_gives_way_to_the_passages(response: Any, name:
 @pytest.mark.parametrize(
     "response",
     [
-        None, [], (), deque(), {"matches": []}, {"matches": None}, {"documents": [], "chunks": dicts()},
-        QueryResponse(matches=[]), ([], []), {"documents": [], "scores": []}, [[]],
-        chroma(ids=[], documents=[], metadatas=[]), np.array([], dtype=object),
+        None, deque(), {"matches": None}, {"documents": [], "chunks": dicts()},
+        QueryResponse(matches=[]), ([], []), [[]], np.array([], dtype=object),
+        chroma(ids=[], documents=[], metadatas=[]),
     ],
 )  # fmt: skip
-def test_an_empty_response_is_no_problem_and_is_filled_by_what_variants_find(response: Any) -> None:
+def test_an_empty_response_is_no_problem(response: Any) -> None:
     found = qtm.middleware(lambda query: response).retrieve(QUESTION)
     assert (found.response is response, found.matches, found.status) == (True, (), "full")
 
 
-def test_an_empty_response_takes_what_a_variant_found() -> None:
+EMPTY: dict[str, Any] = {
+    "query": QueryResponse(matches=[], namespace="ns"),
+    "Chroma's query": chroma(ids=[], documents=[], metadatas=[], distances=[]),
+    "Milvus": [MilvusHits([])],
+    "(documents, scores)": ([], []),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_response_takes_what_a_variant_found(name: str) -> None:
+    build, get_items, *_ = SHAPES[name]
+    empty = EMPTY[name]
     model = ScriptedModel({"rewrite": "Is the dog Jaco ill?"})
-    for name in (
-        "query",
-        "Chroma's query",
-        "Milvus",
-        "a list with attributes",
-        "(documents, scores)",
-    ):
-        full = SHAPES[name][0]()
-        empty = {
-            "query": QueryResponse(matches=[], namespace="ns"),
-            "Chroma's query": chroma(ids=[], documents=[], metadatas=[], distances=[]),
-            "Milvus": [MilvusHits([])],
-            "a list with attributes": Hits(),
-            "(documents, scores)": ([], []),
-        }[name]
-        qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
-        search = qm.wrap(lambda query, plain=(empty, full): plain[query != QUESTION])
-        found = search.retrieve(QUESTION)
-        assert (type(found.response), found.status) == (type(empty), "full")
-        assert {match.text for match in found.matches} == set(TEXTS)
-        assert len(SHAPES[name][1](found.response)) == 3
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    search = qm.wrap(lambda query: empty if query == QUESTION else build())
+    found = search.retrieve(QUESTION)
+    assert (type(found.response), found.status) == (type(empty), "full")
+    assert {match.text for match in found.matches} == set(TEXTS)
+    assert len(get_items(found.response)) == 3
 
 
 # --- what comes back as it is, with a warning that says why ---------------------------------------
@@ -527,60 +511,37 @@ class View:
         self.raw["matches"] = value
 
 
-def future() -> Future[Any]:
-    pending: Future[Any] = Future()
-    pending.set_result(dicts())
-    return pending
-
-
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
         (lambda: 5, "no list of passages"),
-        (lambda: b"bytes", "no list of passages"),
-        (lambda: {"secret passage": "x"}, "no list of passages"),
         (lambda: {"value": FACETS}, "no list of passages"),
         (lambda: Report(0.5), "no list of passages"),
         (lambda: Named("a", "Jaco is well", 0.5), "no list of passages"),
-        (lambda: sqlalchemy_rows(ROWS, Chunk.id)[0], "no list of passages"),
-        (lambda: np.zeros(3), "no list of passages"),
         (lambda: "one text", "type str; return the list of passages"),
-        (future, "type concurrent.futures._base.Future; return the list"),
         (lambda: [1, 2, 3], "an id nor a text"),
         (lambda: [[0.1, 0.2, 0.3]], "an item must be"),
         (lambda: {"ids": [["a"], ["b"]], "documents": [["x"], ["y"]]}, "several queries"),
         (lambda: {"documents": TEXTS, "sources": list("xyz")}, "another list may run parallel"),
-        (lambda: {"items": dicts(), "rankings": SCORES}, "another list may run parallel"),
         (lambda: {"results": [{"hits": dicts(), "query": "a b"}] * 2}, "groups of passages"),
         (Single, "no other passages fit in a copy"),
         (View, "no other passages fit in a copy"),
-        (lambda: deque(dicts(), maxlen=3), ""),
     ],
 )
 def test_what_cannot_be_read_or_rebuilt_comes_back_as_it_is_and_is_said(
     build: Callable[[], Any], reason: str
 ) -> None:
-    responses: list[Any] = []
-
-    def retrieve(query: str) -> Any:
-        responses.append(build())
-        return responses[-1]
-
-    search = qtm.middleware(retrieve)
-    if not reason:
-        assert search(QUESTION).maxlen == 3
-        return
+    response = build()
+    before = repr_deeply(response)
+    search = qtm.middleware(lambda query: response)
     with pytest.warns(qtm.SetupWarning, match=reason) as told:
         found = search.retrieve(QUESTION)
-    assert any(found.response is response for response in responses)
-    if " at 0x" not in repr(found.response) and not isinstance(found.response, np.ndarray):
-        assert repr_deeply(found.response) == repr_deeply(build())
-    degradation = [(it.stage, it.reason, it.detail) for it in found.degradations]
-    assert [it[:2] for it in degradation] == [("response", "unreadable")]
+    assert found.response is response
+    assert repr_deeply(response) == before
+    assert [(it.stage, it.reason) for it in found.degradations] == [("response", "unreadable")]
     assert "read=" in str(told[0].message)
-    assert "secret" not in str(told[0].message)
+    assert "Jaco" not in str(told[0].message)
     assert len(told) == 1
-    search(QUESTION)
 
 
 # --- what an item holds ---------------------------------------------------------------------------
@@ -682,36 +643,26 @@ def test_chunks_that_share_the_id_of_their_document_are_different_passages() -> 
     assert {match.id for match in found.matches} == {"d"}
 
 
-def test_a_plain_row_is_the_same_passage_whichever_of_its_texts_the_other_rows_make_the_passage() -> (
-    None
-):
+def test_a_plain_row_is_the_same_passage_whatever_rows_stand_beside_it() -> None:
+    # The longer texts of another row make another of its texts the passage.
     faq = (1, "How do I pay Jaco?", "By card, within a month of the bill.", 0.5)
-    other = (
-        2,
-        "What if I cannot pay Jaco within a month of the day of the bill?",
-        "Call us.",
-        0.25,
+    other = (2, "What if I cannot pay Jaco within a month of the bill?", "Call us.", 0.25)
+    model = ScriptedModel({"rewrite": "How can Jaco be paid?"})
+    search = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model).wrap(
+        lambda query: [faq] if query == "Pay Jaco?" else [faq, other]
     )
-    qm = qtm.QueryMiddleware(
-        {"transformationType": "rewrite"},
-        client=ScriptedModel({"rewrite": "How can Jaco be paid?"}),
-    )
-    found = qm.wrap(lambda query: [faq] if query == "Pay Jaco?" else [faq, other]).retrieve(
-        "Pay Jaco?"
-    )
+    found = search.retrieve("Pay Jaco?")
     assert len(found.variants) == 2
     assert [match.raw for match in found.matches] == [faq, other]
 
 
 NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     "dicts": (each(lambda i, t, s: {"key": i, "blurb": t, "near": s}), {}),
-    "metadata": (each(lambda i, t, s: {"metadata": {"key": i, "blurb": t, "near": s}}), {}),
     "dots": (
         each(lambda i, t, s: {"about": {"key": i, "text": {"blurb": t}}, "ranks": {"near": {"all": s}}}),
         {"id": "about.key", "text": "about.text.blurb", "score": "ranks.near.all"},
     ),
     "objects": (each(lambda i, t, s: SimpleNamespace(key=i, blurb=t, near=s)), {}),
-    "payloads": (each(lambda i, t, s: PayloadHit(s, {"key": i, "blurb": t})), {"score": "score"}),
     "nodes": (
         each(
             lambda i, t, s: NodeWithScore(
@@ -757,19 +708,7 @@ def test_a_field_that_holds_text_under_another_name_is_named_in_the_warning() ->
     assert qtm.middleware(lambda query: hits, config=config)(QUESTION)[0] is hits[1]
 
 
-# --- hooks of one's own, and mappings that are slow -----------------------------------------------
-
-
-def test_read_and_write_of_ones_own_see_the_very_items() -> None:
-    rows = each(lambda i, t, s: (i, t, s))
-    search = qtm.middleware(
-        lambda query: {"deep": rows, "kept": 1},
-        read=lambda found: found["deep"],
-        write=lambda found, items: {**found, "deep": tuple(items)},
-    )
-    found = search(QUESTION)
-    assert found["kept"] == 1
-    assert [id(row) for row in found["deep"]] == [id(rows[place]) for place in ORDER]
+# --- mappings that are slow ----------------------------------------------------------------------
 
 
 class Slow(Mapping[str, Any]):
@@ -813,12 +752,9 @@ leaves = scalars | st.dictionaries(st.sampled_from(FIELDS), scalars, max_size=4)
 fields = st.dictionaries(st.sampled_from(FIELDS), leaves | st.lists(leaves, max_size=2), max_size=6)
 anything = st.one_of(
     scalars,
-    fields,
     st.lists(leaves, max_size=5),
     st.lists(leaves, max_size=5).map(tuple),
-    fields.map(UserDict),
-    fields.map(lambda values: SimpleNamespace(**values)),
-    fields.map(lambda values: Record(**values)),
+    *(fields.map(make) for make in (dict, UserDict, lambda it: Record(**it))),
     st.builds(PayloadHit, scalars, fields),
     st.sampled_from([*sqlite_rows(ROWS), *sqlalchemy_rows(ROWS, Chunk), *ROWS]),
     st.builds(object),
@@ -827,7 +763,7 @@ same_length = st.integers(1, 5).flatmap(
     lambda size: st.lists(st.tuples(*[scalars] * size), max_size=9)
 )
 CONTAINERS: list[Callable[[list[Any]], Any]] = [
-    list, tuple, deque, Hits, Rows,
+    list, tuple, deque, Hits,
     lambda rows: {"matches": rows, "took": 3},
     lambda rows: SimpleNamespace(results=rows, total=9),
 ]  # fmt: skip
@@ -881,13 +817,8 @@ def test_whatever_stands_in_a_container_nothing_is_lost_and_nothing_written_to(
 )
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
 def test_a_dict_is_read_as_every_other_mapping_with_its_fields(rows: list[dict[str, Any]]) -> None:
-    read_rows = [
-        [
-            repr((it.id, it.score, it.text, dict(it.metadata), it.key))
-            for it in qtm.middleware(lambda query, rows=rows: rows, config="off")
-            .retrieve("q")
-            .matches
-        ]
-        for rows in (rows, list(map(UserDict, rows)))
-    ]
-    assert read_rows[0] == read_rows[1]
+    def read_all(rows: list[Any]) -> list[str]:
+        matches = qtm.middleware(lambda query: rows, config="off").retrieve("q").matches
+        return [repr((it.id, it.score, it.text, dict(it.metadata), it.key)) for it in matches]
+
+    assert read_all(rows) == read_all(list(map(UserDict, rows)))
