@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,27 +21,23 @@ from tests.support.model_server import ModelServer
 ROOT = Path(__file__).parents[2]
 
 
-def run_python(script: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run *script* in a fresh process in *folder*, which it can import from."""
+def run_qtm(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a fresh process in *folder*, which it can import from."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("OPENAI_", "QTM_"))
     }
+    path = os.pathsep.join(map(str, (folder, ROOT)))
     return subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", *arguments],
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**kept, "PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT))), **environ},
+        env={**kept, "PYTHONPATH": path, **environ},
         timeout=200,
         check=False,
     )
-
-
-def ran(done: subprocess.CompletedProcess[str]) -> Any:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 WORLD = """
@@ -64,60 +61,46 @@ CONFIG = {
 }
 
 
-@pytest.mark.parametrize("command", [("transform",), ("compare", "--function", "app:search")])
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("transform", "why do kidneys stop"), "causes of renal failure"),
+        (
+            ("compare", "--function", "app:search", "why do kidneys stop"),
+            "causes of renal failure",
+        ),
+        (
+            (
+                *("bench", "--function", "app:search", "--data", "asked.csv"),
+                *("--systems", "rules", "--yes"),
+            ),
+            '"mine"',
+        ),
+    ],
+    ids=["transform", "compare", "bench"],
+)
 def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
-    command: tuple[str, ...], httpserver: HTTPServer, tmp_path: Path
+    command: tuple[str, ...], said: str, httpserver: HTTPServer, tmp_path: Path
 ) -> None:
-    model = ModelServer(
-        httpserver, {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"}
-    )
+    reply = {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"}
+    model = ModelServer(httpserver, reply)
     (tmp_path / "mine.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (tmp_path / "app.py").write_text(WORLD, encoding="utf-8")
-    asked = [*command, "why do kidneys stop", "-c", "mine.json", "--json"]
-    script = f"import sys; sys.argv[1:] = {asked!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
-    done = run_python(script, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url)
-    assert "causes of renal failure" in json.dumps(ran(done))
+    (tmp_path / "asked.csv").write_text("question,id\nwhy do kidneys stop,b\n")
+    environ = {"OPENAI_API_KEY": "sk-unused", "QTM_LLM_BASE_URL": model.url}
+    done = run_qtm(tmp_path, *command, "-c", "mine.json", "--json", **environ)
+    assert done.returncode == 0, done.stderr
+    assert said in json.dumps(json.loads(done.stdout))
+    assert model.bodies
     assert any("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
 
 
-def test_a_transform_of_a_named_config_file_is_measured_by_bench(
-    httpserver: HTTPServer, tmp_path: Path
-) -> None:
-    model = ModelServer(
-        httpserver, {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"}
-    )
-    (tmp_path / "mine.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    (tmp_path / "app.py").write_text(WORLD, encoding="utf-8")
-    (tmp_path / "asked.csv").write_text(
-        "question,id\nwhy do kidneys stop,b\nwhere is the liver,c\n"
-    )
-    asked = [
-        "bench",
-        "--function",
-        "app:search",
-        "--data",
-        "asked.csv",
-        "-c",
-        "mine.json",
-        "--systems",
-        "rules",
-    ]
-    script = f"import sys; sys.argv[1:] = {[*asked, '--yes', '--json']!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
-    done = run_python(script, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url)
-    assert '"mine"' in json.dumps(ran(done))
-    assert len(model.bodies) == 2
-    assert all("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
-
-
 def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
-    (tmp_path / "query-transform.config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    script = "import sys; sys.argv[1:] = ['transform', '-t', 'none', 'why do kidneys stop']\n"
-    done = run_python(script + "from qtmiddleware.kit.cli import main\nmain()", tmp_path)
+    name = "query-transform.config.json"
+    (tmp_path / name).write_text(json.dumps(CONFIG), encoding="utf-8")
+    done = run_qtm(tmp_path, "transform", "-t", "none", "why do kidneys stop")
     assert done.returncode == 2
-    assert (
-        "query-transform.config.json was found in this folder and must not set transforms"
-        in done.stderr
-    )
+    assert f"{name} was found in this folder and must not set transforms" in done.stderr
 
 
 # --- fuse= ----------------------------------------------------------------------------------------
@@ -169,7 +152,7 @@ def test_a_function_merges_the_lists_in_place_of_the_method() -> None:
 @pytest.mark.parametrize(
     ("fuse", "detail"),
     [
-        (stumble, "fuse= raised ValueError in line 143 of test_own_parts.py"),
+        (stumble, r"fuse= raised ValueError in line \d+ of test_own_parts\.py"),
         (invent, "fuse= returned keys that belong to no passage"),
     ],
 )
@@ -178,23 +161,18 @@ def test_a_function_that_fails_leaves_the_order_of_the_plain_function(
 ) -> None:
     found = retrieve(fuse)
     assert [it["id"] for it in found.response] == ["a", "c", "b"]
-    assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [
-        ("fusion", "failed", detail)
-    ]
-    assert detail in caplog.text
+    (problem,) = found.degradations
+    assert (problem.stage, problem.reason) == ("fusion", "failed")
+    assert re.fullmatch(detail, problem.detail)
+    assert problem.detail in caplog.text
     assert "Jaco" not in caplog.text
 
 
 def test_passages_the_function_leaves_out_follow_in_their_order() -> None:
-    found = retrieve(name_the_last)
-    assert [it["id"] for it in found.response] == ["b", "a", "c"]
-    assert found.degradations == ()
-
-
-def test_with_one_list_there_is_nothing_to_merge() -> None:
+    assert [it["id"] for it in retrieve(name_the_last).response] == ["b", "a", "c"]
+    # With one list there is nothing to merge.
     found = retrieve(stumble, transformationType="none")
-    assert [it["id"] for it in found.response] == ["a", "c", "b"]
-    assert found.degradations == ()
+    assert (len(found.response), found.degradations) == (3, ())
 
 
 def test_a_reload_keeps_the_function() -> None:

@@ -21,7 +21,13 @@ from pinecone.exceptions import PineconeException
 from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
-from tests.support.document_world import add_documents, embed, list_ids
+from tests.support.document_world import (
+    SCHEMA,
+    add_documents,
+    build_documents,
+    embed,
+    list_ids,
+)
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
 
@@ -32,7 +38,6 @@ CLAUSES: dict[str, Callable[[Any], list[Any]]] = {
     "embed, mapping": lambda text: [{"type": "embed", "field": "body", "query": text}],
     "sparse_embed": lambda text: [SparseEmbedQuery(field="body", query=text)],
     "text": lambda text: [TextQuery(query=text, fields=["title", "body"])],
-    "text, mapping": lambda text: [{"type": "text", "fields": ["body"], "query": text}],
     "query_string": lambda text: [QueryStringQuery(query=text)],
     "text and query_string": lambda text: [
         TextQuery(query=text, fields=["body"]),
@@ -69,41 +74,29 @@ def test_a_variant_stands_where_the_question_stood(
     before = copy.deepcopy(clauses)
     call = call_with(clauses, filter={"page": {"$lt": 9}}, timeout=20.0)
     retrieval = middleware().wrap(index.documents.search).retrieve(**call)
-    assert retrieval.status == "full"
-    assert (retrieval.original_query, [it.kind for it in retrieval.variants]) == (
-        QUERY,
-        ["original", "rewrite"],
-    )
+    assert (retrieval.status, retrieval.original_query) == ("full", QUERY)
+    assert [it.kind for it in retrieval.variants] == ["original", "rewrite"]
     assert type(retrieval.response) is SearchDocumentsResponse
     assert clauses == before, "the caller's clauses stay as they are"
     asked = world.sent("/search")
     # A question mark is a wildcard in a query string, so what is written there has none; the
     # caller's own stays.
     plain = REWRITE.removesuffix("?")
-    variant = {"query_string": [plain], "text and query_string": [REWRITE, plain]}.get(
-        kind, [REWRITE]
-    )
+    strings = {"query_string": [plain], "text and query_string": [REWRITE, plain]}
+    variant = strings.get(kind, [REWRITE])
     assert sorted(map(list_texts, asked)) == sorted([[QUERY] * len(clauses), variant])
-    for body in asked:
-        assert (body["top_k"], body["include_fields"], body["filter"]) == (
-            WIDE,
-            ["title", "body"],
-            {"page": {"$lt": 9}},
-        )
+    passed = {"top_k": WIDE, "include_fields": ["title", "body"], "filter": {"page": {"$lt": 9}}}
+    assert all(body.items() >= passed.items() for body in asked)
     assert (retrieval.trace.searches, retrieval.trace.read_units) == (2, 2)
 
 
 async def test_the_async_index_gives_the_same_account(world: PineconeWorld, index: Any) -> None:
     call = call_with(CLAUSES["embed"](QUERY))
     plain = middleware().wrap(index.documents.search).retrieve(**call)
-    async with AsyncIndex(
-        host=world.host("docs"), api_key=world.api_key, ssl_verify=False
-    ) as other:
-        search = middleware().wrap(other.documents.search)
-        awaited = await search.aretrieve(**call)
-        assert list_ids(await search(**call)) == list_ids(plain.response)
-    assert awaited.matches == plain.matches
-    assert (awaited.variants, awaited.status) == (plain.variants, plain.status)
+    host = world.host("docs")
+    async with AsyncIndex(host=host, api_key=world.api_key, ssl_verify=False) as other:
+        awaited = await middleware().wrap(other.documents.search).aretrieve(**call)
+    assert (awaited.matches, awaited.variants) == (plain.matches, plain.variants)
 
 
 def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(
@@ -111,9 +104,8 @@ def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(
 ) -> None:
     @qtm.middleware
     def ask(query: str, top_k: int = 2) -> Any:
-        return index.documents.search(
-            **call_with([EmbedQuery(field="body", query=query)], top_k=top_k)
-        )
+        clause = EmbedQuery(field="body", query=query)
+        return index.documents.search(**call_with([clause], top_k=top_k))
 
     @qtm.middleware
     def search(score_by: list[Any], top_k: int = 2) -> Any:
@@ -124,31 +116,24 @@ def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(
         return index.documents.search(namespace="docs", **options)
 
     clauses = CLAUSES["embed"](QUERY)
-    expected = ["health", "cats"]
-    assert (
-        list_ids(ask(QUERY))
-        == list_ids(search(clauses))
-        == list_ids(search(score_by=clauses))
-        == expected
-    )
-    assert list_ids(pass_on(score_by=clauses, top_k=2, include_fields=["body"])) == expected
+    for response in (
+        ask(QUERY),
+        search(clauses),
+        pass_on(score_by=clauses, top_k=2, include_fields=["body"]),
+    ):
+        assert list_ids(response) == ["health", "cats"]
     assert {body["top_k"] for body in world.sent("/search")} == {WIDE}
 
 
-def test_a_partial_may_fix_namespace_fields_and_clause(world: PineconeWorld, index: Any) -> None:
+def test_a_partial_may_fix_namespace_fields_and_clause(index: Any) -> None:
     expected = ["health", "cats"]
     fixed = functools.partial(index.documents.search, **CALL)
-    assert list_ids(RULES.wrap(fixed)(score_by=CLAUSES["embed"](QUERY))) == expected
     assert list_ids(RULES.wrap(fixed)(score_by=CLAUSES["embed"](QUERY), top_k=1)) == expected[:1]
     clause = [{"type": "embed", "field": "body"}]
     search = RULES.wrap(functools.partial(fixed, score_by=clause))
     assert list_ids(search(QUERY)) == list_ids(search(query=QUERY)) == expected
-    assert [
-        list_ids(it.response)[0] for it in search.retrieve_many([QUERY, "When is the fee due?"])
-    ] == [
-        "health",
-        "fees",
-    ]
+    many = search.retrieve_many([QUERY, "When is the fee due?"])
+    assert [list_ids(it.response)[0] for it in many] == ["health", "fees"]
     assert clause == [{"type": "embed", "field": "body"}]
     whole = RULES.wrap(functools.partial(fixed, score_by=CLAUSES["embed"](QUERY)))
     assert list_ids(whole()) == expected
@@ -158,48 +143,37 @@ def test_a_text_goes_where_a_vector_clause_wants_its_values(
     world: PineconeWorld, index: Any
 ) -> None:
     search = middleware().wrap(index.documents.search, embed=embed)
-    for clause in (
-        DenseVectorQuery(field="vec", values=QUERY),
-        {"type": "dense_vector", "field": "vec", "values": QUERY},
-    ):  # type: ignore[arg-type]
-        retrieval = search.retrieve(**call_with([clause]))
-        assert (retrieval.status, len(retrieval.variants)) == ("full", 2)
+    clause: Any = DenseVectorQuery(field="vec", values=QUERY)  # type: ignore[arg-type]
+    search(**call_with([clause]))
     sent = [body["score_by"][0]["values"] for body in world.sent("/search")]
-    assert sorted(sent) == sorted([embed(QUERY), embed(REWRITE)] * 2)
+    assert sorted(sent) == sorted([embed(QUERY), embed(REWRITE)])
     # A clause of another kind takes its text as it is, though the function is wrapped with embed=.
     assert search.retrieve(**call_with(CLAUSES["embed"](QUERY))).status == "full"
-
-
-def test_a_sparse_clause_takes_what_is_not_zero_of_the_vector(
-    world: PineconeWorld, index: Any
-) -> None:
-    search = RULES.wrap(
-        index.documents.search, embed=lambda text: [0.0, float(len(text)), 0.0, 2.0]
-    )
-    search(**call_with([SparseVectorQuery(field="terms", sparse_values=QUERY)]))  # type: ignore[arg-type]
-    assert world.sent("/search")[0]["score_by"][0]["sparse_values"] == {
+    clause = SparseVectorQuery(field="terms", sparse_values=QUERY)  # type: ignore[arg-type]
+    sparse = RULES.wrap(index.documents.search, embed=lambda text: [0.0, 3.0, 0.0, 2.0])
+    sparse(**call_with([clause]))
+    assert world.sent("/search")[-1]["score_by"][0]["sparse_values"] == {
         "indices": [1, 3],
-        "values": [float(len(QUERY)), 2.0],
+        "values": [3.0, 2.0],
     }
 
 
-NO_QUESTIONS: dict[str, tuple[list[Any], str]] = {
-    "a quoted query string": ([QueryStringQuery(query='"Jaco health"')], "lucene"),
-    "a query string with a field": ([QueryStringQuery(query="title:Jaco")], "lucene"),
-    "a vector": ([DenseVectorQuery(field="vec", values=[1.0, 2.0])], "not_text"),
-    "two questions": (
-        [TextQuery(query="Jaco", fields=["title"]), TextQuery(query="food", fields=["body"])],
-        "several_questions",
-    ),
+NO_QUESTIONS: dict[str, list[Any]] = {
+    "lucene": [QueryStringQuery(query="title:Jaco")],
+    "not_text": [DenseVectorQuery(field="vec", values=[1.0, 2.0])],
+    "several_questions": [
+        TextQuery(query="Jaco", fields=["title"]),
+        TextQuery(query="food", fields=["body"]),
+    ],
 }
 
 
-@pytest.mark.parametrize("name", NO_QUESTIONS)
+@pytest.mark.parametrize("reason", NO_QUESTIONS)
 @pytest.mark.parametrize("options", [{}, {"embed": embed}], ids=["text", "embed"])
 def test_what_is_no_question_is_searched_as_it_was_passed(
-    name: str, options: Any, world: PineconeWorld, index: Any
+    reason: str, options: Any, world: PineconeWorld, index: Any
 ) -> None:
-    clauses, reason = NO_QUESTIONS[name]
+    clauses = NO_QUESTIONS[reason]
     plain = list_ids(index.documents.search(**call_with(clauses)))
     search = middleware().wrap(index.documents.search, **options)
     retrieval = search.retrieve(**call_with(clauses))
@@ -214,17 +188,106 @@ BAD: dict[str, dict[str, Any]] = {
         "score_by": [*CLAUSES["embed"](QUERY), *CLAUSES["text"](QUERY)]
     },
     "an unknown type": {"score_by": [{"type": "guess", "query": QUERY}]},
-    "a field without the aspect": {"score_by": [EmbedQuery(field="title", query=QUERY)]},
     "a blank namespace": {"score_by": CLAUSES["embed"](QUERY), "namespace": " "},
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_the_sdks_own_error_reaches_the_caller(case: str, world: PineconeWorld, index: Any) -> None:
+def test_the_sdks_own_error_reaches_the_caller(case: str, index: Any) -> None:
     call = {**CALL, **BAD[case]}
     with pytest.raises(PineconeException) as plain:
         index.documents.search(**call)
     with pytest.raises(PineconeException) as wrapped:
         RULES.wrap(index.documents.search)(**call)
-    assert type(wrapped.value) is type(plain.value)
-    assert str(wrapped.value) == str(plain.value)
+    assert (type(wrapped.value), str(wrapped.value)) == (type(plain.value), str(plain.value))
+
+
+# --- `hybrid.textFields`: the keywords are searched beside the clause of the call -----------------
+
+FIELDS: dict[str, Any] = {"hybrid": {"textFields": ["title", "body"]}}
+EMBED = call_with(CLAUSES["embed"](QUERY), filter={"page": {"$lt": 9}})
+
+
+def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(
+    world: PineconeWorld, index: Any
+) -> None:
+    retrieval = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search).retrieve(**EMBED)
+    bodies = sorted(world.sent("/search"), key=lambda it: str(it["score_by"][0]["type"]))
+    keywords = "jaco health concerns"
+    clause = {"type": "text", "query": keywords, "fields": ["title", "body"]}
+    assert [body.pop("score_by") for body in bodies] == [
+        [{"type": "embed", "query": QUERY, "field": "body"}],
+        [clause],
+    ]
+    assert bodies[0] == bodies[1]
+    assert [(it.kind, it.text) for it in retrieval.variants] == [
+        ("original", QUERY),
+        ("text_clause", keywords),
+    ]
+    assert retrieval.matches[0].found_by == ("original", "text_clause")
+    assert (retrieval.status, list_ids(retrieval.response)) == ("full", ["health", "cats"])
+
+
+def test_a_passage_that_words_alone_find_has_the_lowest_score_of_the_call(
+    world: PineconeWorld,
+) -> None:
+    documents = build_documents()
+    # Three passages are nearer to the question by their vectors.
+    rare = {"_id": "rare", "body": "Zyx", "title": "concerns jaco health"}
+    world.add_documents("docs", SCHEMA, [*documents, documents[0] | rare])
+    search = world.index("docs").documents.search
+    call = {**EMBED, "top_k": 3}
+    config = {**FIELDS, "keywordEvidence": {"enabled": False}}
+    retrieval = qtm.QueryMiddleware(config).wrap(search).retrieve(**call)
+    (match,) = [match for match in retrieval.matches if match.id == "rare"]
+    assert match.found_by == ("text_clause",)
+    shown = {document.id: document.score for document in retrieval.response.matches}
+    assert shown["rare"] <= min(match.score for match in search(**call).matches)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "sent"),
+    [
+        (FIELDS, "text", 1),
+        (FIELDS, "query_string", 1),
+        ({"hybrid": {"textFields": []}}, "embed", 1),
+        ({**FIELDS, "limits": {"maxSearches": 1}}, "embed", 1),
+        ({**FIELDS, "preprocess": {"enabled": False}}, "embed", 1),
+        ({**FIELDS, "fusion": {"method": "max"}}, "embed", 1),
+        ({**FIELDS, "fusion": {"method": "rrf"}}, "embed", 2),
+    ],
+)
+def test_a_search_by_words_and_settings_that_leave_no_place_get_no_second_search(
+    config: dict[str, Any], kind: str, sent: int, world: PineconeWorld, index: Any
+) -> None:
+    qtm.QueryMiddleware(config).wrap(index.documents.search)(**call_with(CLAUSES[kind](QUERY)))
+    assert len(world.sent("/search")) == sent
+
+
+def test_a_clause_that_is_refused_is_not_tried_again(world: PineconeWorld, index: Any) -> None:
+    config = {"hybrid": {"textFields": ["title", "nowhere"]}}
+    search = qtm.QueryMiddleware(config).wrap(index.documents.search)
+    with pytest.warns(qtm.SetupWarning, match=r"hybrid\.textFields"):
+        first = search.retrieve(**EMBED)
+    second = search.retrieve(**EMBED)
+    assert [it.stage for it in first.degradations] == ["search.text_clause"]
+    assert (second.status, second.trace.searches) == ("full", 1)
+    note = ("text_clause", "not searched: the function rejected a text clause")
+    assert note in second.trace.notes
+    assert list_ids(first.response) == list_ids(second.response) == ["health", "cats"]
+
+
+def read_findings(search: Any, **call: Any) -> dict[str, Any]:
+    check = RULES.wrap(search).check(**call)
+    return {finding.subject: finding for finding in check.findings}
+
+
+def test_check_names_the_clause_and_the_field_of_the_texts(index: Any) -> None:
+    found = read_findings(index.documents.search, **EMBED)
+    assert found["query"].text == "passed as text in `score_by`, in the `embed` clause over `body`"
+    assert found["query"].values["clauses"] == ["embed"]
+    assert found["text"].values["field"] == "body"
+    partial = functools.partial(index.documents.search, **EMBED)
+    assert read_findings(partial)["query"] == found["query"]
+    text = read_findings(index.documents.search, **EMBED | {"include_fields": ["title"]})["text"]
+    assert (text.state, text.fix) == ("problem", 'add "body" to include_fields')
