@@ -65,19 +65,9 @@ class Bench:
 
     def documents(self, config: dict[str, Any]) -> Any:
         """How many searches a question of an index of documents takes."""
-
-        def search(*, score_by: list[Any], top_k: int) -> Any:
-            return [
-                {"id": clause["type"], "score": 1.0, "text": clause["query"]} for clause in score_by
-            ][:top_k]
-
         clause = {"type": "embed", "field": "body", "query": "Is Jaco healthy?"}
-        found = (
-            qtm.QueryMiddleware({"hybrid": config})
-            .wrap(search)
-            .retrieve(score_by=[clause], top_k=2)
-        )
-        return found.trace.searches
+        wrapped = qtm.QueryMiddleware({"hybrid": config}).wrap(lambda *, score_by, top_k=4: TEXTS)
+        return wrapped.retrieve(score_by=[clause]).trace.searches
 
     def hybrid(self, config: dict[str, Any]) -> Any:
         """What a search finds, with its scores."""
@@ -100,19 +90,17 @@ class Bench:
         return wrapped.retrieve(QUESTION).trace.read_cost_usd
 
     def pinecone(self, config: dict[str, Any]) -> Any:
-        """Where passages go and what is asked of whom, with Pinecone."""
+        """Where a passage goes, with Pinecone."""
         settings = Config.load({"store": {"kind": "pinecone", **config}}).settings
         retriever = open_retriever(settings, embedder=embed)
         for index in self._world.app.indexes.values():
             index.namespaces.clear()
         seen = len(self._world.exchanges)
         with suppress(StoreError):
-            retriever.store.write(
-                zip([Passage("a", "the red lamp")], embed(["the red lamp"]), strict=True)
-            )
+            retriever.store.write([(Passage("a", TEXTS[0]), embed(TEXTS[:1])[0])])
         retriever.close()
-        sent = [one for one in self._world.exchanges[seen:] if "upsert" in one.path]
-        return [(one.index, one.path, one.json) for one in sent]
+        sent = self._world.exchanges[seen:]
+        return [(one.index, one.path, one.json) for one in sent if "upsert" in one.path]
 
     def rerank(self, config: dict[str, Any]) -> Any:
         """The order that a reranker leaves, and how many texts it was asked about."""
@@ -122,14 +110,11 @@ class Bench:
             asked.append(len(texts))
             return [len(text) for text in texts]
 
-        def search(query: str, top_k: int = 6) -> list[dict[str, Any]]:
-            return [
-                {"id": text, "score": 1 - at / 10, "text": text} for at, text in enumerate(TEXTS)
-            ][:top_k]
-
-        wrapped = qtm.QueryMiddleware({"rerank": config}, reranker=longest_first).wrap(search)
+        wrapped = qtm.QueryMiddleware({"rerank": config}, reranker=longest_first).wrap(
+            lambda query, top_k=6: TEXTS[:top_k]
+        )
         found = wrapped.retrieve(QUESTION)
-        return asked, [match.id for match in found.matches], found.degradations
+        return asked, [match.text for match in found.matches], found.degradations
 
     def reranker(self, config: dict[str, Any]) -> Any:
         """The name of the reranker a configuration chooses, or that it may not."""
@@ -173,10 +158,8 @@ class Bench:
 
 def search_pools(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     best = 0.87 if "pool" in query else 0.13
-    rows = [
-        {"id": str(at), "text": f"The pool {at}.", "score": best - at * at / 1_870}
-        for at in range(20)
-    ]
+    scores = [best - at * at / 1_870 for at in range(20)]
+    rows = [{"id": str(at), "text": "A pool.", "score": score} for at, score in enumerate(scores)]
     return rows[:top_k]
 
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.demo import load_dataset
@@ -47,18 +45,6 @@ REPLIES: Final[Mapping[int, Mapping[str, str]]] = {
         "rewrite": "Can AI and machine learning models predict earthquakes from seismic data?",
         "stepback": "What natural events can artificial intelligence forecast?",
         "decompose": "1. Which data would AI need to predict earthquakes?\n2. How does AI monitor the environment?",
-    },
-    3: {
-        "rewrite": "How does AI contribute to personalized medicine by tailoring treatments to genetic data?",
-        "stepback": "What are the uses of artificial intelligence in healthcare?",
-        "decompose": "1. What is personalized medicine?\n2. How does AI analyse genetic information of patients?\n"
-        "3. How does AI help to choose treatments?",
-    },
-    5: {
-        "rewrite": "What role does AI play in smart grids, energy distribution and renewable sources?",
-        "stepback": "How is artificial intelligence used in the energy sector?",
-        "decompose": "1. How does AI optimise energy distribution in smart grids?\n"
-        "2. How does AI integrate renewable energy sources?\n3. How does AI predict energy demand?",
     },
     7: {
         "rewrite": "What is a 'cobot' (collaborative robot) and how does it work beside people?",
@@ -231,18 +217,7 @@ def test_sub_queries_bring_top_k_passages_each_where_nothing_else_is_said(
 
 
 @each_question
-def test_a_function_of_vectors_finds_the_same(world: World, at: int) -> None:
-    settings = json.loads(CONFIG.read_text(encoding="utf-8")) | {"transformationType": "rewrite"}
-    del settings["$schema"]
-    middleware = qtm.QueryMiddleware(settings, client=ScriptedModel(REPLIES[at]["rewrite"]))
-    search = middleware.wrap(
-        world.store.similarity_search, embed=lambda texts: [world.embed(text) for text in texts]
-    )
-    assert search(world.questions[at], k=3) == world.transformed_search(at, "rewrite", 3)
-
-
-@each_question
-@pytest.mark.parametrize("top_k", [1, 4, 10])
+@pytest.mark.parametrize("top_k", [1, 10])
 def test_all_transformations_find_the_best_of_all_their_lists(
     world: World, at: int, top_k: int
 ) -> None:
@@ -302,18 +277,6 @@ def test_a_document_is_cut_at_the_same_characters() -> None:
         assert ours == chunk_text(text, SIZE, OVERLAP)
 
 
-@given(text=st.text(), size=st.integers(1, 20), overlap=st.integers(0, 19))
-def test_any_text_but_a_blank_one_is_cut_at_the_same_characters(
-    text: str, size: int, overlap: int
-) -> None:
-    overlap = min(overlap, size - 1)
-    ours = [
-        chunk.text
-        for chunk in cut_into_chunks([text], size=size, overlap=overlap, boundary="character")
-    ]
-    assert ours == ([] if text.isspace() else chunk_text(text, size, overlap))
-
-
 IMPACTS: Final = [
     "What are the impacts of climate change on biodiversity?",
     "How does climate change affect the oceans?",
@@ -323,25 +286,10 @@ IMPACTS: Final = [
 
 
 @pytest.mark.parametrize("kind", ["decompose", "combined"])
-@pytest.mark.parametrize(
-    ("question", "aspects"),
-    [
-        ("What are the impacts of climate change on the environment?", IMPACTS),
-        ("What are the impacts of climate change?", IMPACTS),
-        (
-            "What are the main topics in the document?",
-            [
-                "What is the document about?",
-                "Which arguments does the document make?",
-                "What conclusions does it reach on each of these topics?",
-            ],
-        ),
-    ],
-)
 def test_the_aspects_of_a_broad_question_are_asked_for_and_all_searched(
-    kind: str, question: str, aspects: list[str], model_server: ModelServer
+    kind: str, model_server: ModelServer
 ) -> None:
-    model_server.reply = {"sub_queries": aspects}
+    model_server.reply = {"sub_queries": IMPACTS}
     searched: list[str] = []
 
     def search(query: str, top_k: int = 4) -> Hits:
@@ -350,26 +298,10 @@ def test_the_aspects_of_a_broad_question_are_asked_for_and_all_searched(
 
     config = {"transformationType": kind, "llm": {"subQueryStyle": "aspects"}}
     client = openai.OpenAI(base_url=model_server.url, api_key="none")
-    found = qtm.QueryMiddleware(config, client=client).wrap(search).retrieve(question)
-    assert [it.text for it in found.variants if it.kind == "sub_query"] == aspects
-    assert set(aspects) <= set(searched)
+    wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
+    found = wrapped.retrieve("What are the impacts of climate change on the environment?")
+    assert [it.text for it in found.variants if it.kind == "sub_query"] == IMPACTS
+    assert set(IMPACTS) <= set(searched)
     (asked,) = model_server.bodies
     assert "aspect" in asked["messages"][0]["content"]
     assert "asks for one thing" not in asked["messages"][0]["content"]
-
-
-@pytest.mark.parametrize(
-    ("model", "sent"), [("my-model", [0.0, 0.1, 0.2]), ("o4-mini", [None, None, None])]
-)
-def test_each_transformation_is_asked_at_its_own_temperature(
-    model: str, sent: list[float | None], model_server: ModelServer
-) -> None:
-    model_server.reply = {"rewrite": "What is a cobot, a robot beside people?"}
-    config = qtm.Config.load(CONFIG, environ={}).overridden({"transformationModel": model})
-    client = openai.OpenAI(base_url=model_server.url, api_key="none")
-    qtm.QueryMiddleware(config, client=client).wrap(lambda query: [])("What is a cobot?")
-    of_prompt = {
-        body["response_format"]["json_schema"]["name"]: body.get("temperature")
-        for body in model_server.bodies
-    }
-    assert [of_prompt[name] for name in ("rewrite", "stepback", "decompose")] == sent

@@ -18,10 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 from pinecone import Pinecone
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
-from qtmiddleware.retrieval.responses import (
-    read_response,
-    replace_score,
-)
+from qtmiddleware.retrieval.responses import read_response, replace_score
 from qtmiddleware.types import Passage, Variant
 from qtmiddleware.wrapping.binding import Arguments, Binding
 
@@ -29,11 +26,9 @@ from qtmiddleware.wrapping.binding import Arguments, Binding
 def plain(value: Any) -> Any:
     """Everything *value* holds, as plain data."""
     if callable(getattr(type(value), "to_dict", None)):
-        return plain(value.to_dict())
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
+        value = value.to_dict()
+    elif dataclasses.is_dataclass(value):
+        value = {it.name: getattr(value, it.name) for it in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -44,10 +39,6 @@ def listed(response: Any) -> tuple[Any, Any]:
     if hasattr(type(response), "result"):
         return response.result.hits, response["result"]["hits"]
     return response.matches, response["matches"]
-
-
-def info(response: Any) -> Any:
-    return getattr(response, "response_info", None)
 
 
 def read(response: Any, text_field: str | None = None) -> Any:
@@ -73,25 +64,29 @@ def report(response: Any) -> dict[str, Any]:
     by_attribute, by_subscript = listed(rebuilt)
     anew = shape.rebuild(response, [replace_score(passage, 0.125) for passage in passages])
     rescored = read(anew).ranking.passages
+    kept = {
+        "untouched": plain(response) == before and list(shape.items(response)) == list(items),
+        "type": type(rebuilt) is type(response),
+        "items": all(
+            a is b is c for a, b, c in zip(chosen, by_attribute, by_subscript, strict=True)
+        ),
+        "usage": rebuilt.usage is not None,
+        "rest": {**plain(rebuilt), "matches": 0, "result": 0}
+        == {**before, "matches": 0, "result": 0},
+        "info": plain(getattr(rebuilt, "response_info", None))
+        == plain(getattr(response, "response_info", None)),
+        "whole": plain(shape.rebuild(response, items)) == before,
+        "scores": all(it.score == 0.125 and type(it.item) is type(items[0]) for it in rescored),
+        "all but the scores": list(map(told, rescored)) == list(map(told, passages)),
+    }
     return {
         "keys": result.ranking.keys,
         "scores": result.ranking.scores,
         "metadata": [dict(passage.metadata) for passage in passages],
         "texts": [passage.text for passage in passages],
         "named_texts": [passage.text for passage in read(response, "score").ranking.passages],
-        "untouched": plain(response) == before and list(shape.items(response)) == list(items),
-        "same_type": type(rebuilt) is type(response),
-        "same_items": all(
-            a is b is c for a, b, c in zip(chosen, by_attribute, by_subscript, strict=True)
-        ),
-        "same_usage": plain(rebuilt.usage) == plain(response.usage) and rebuilt.usage is not None,
-        "same_info": plain(info(rebuilt)) == plain(info(response)),
-        "same_rest": {**plain(rebuilt), "matches": 0, "result": 0}
-        == {**before, "matches": 0, "result": 0},
-        "whole_again": plain(shape.rebuild(response, items)) == before,
-        "rescored": all(it.score == 0.125 and type(it.item) is type(items[0]) for it in rescored),
-        "same_but_score": list(map(told, rescored)) == list(map(told, passages)),
         "keys_of_rebuilt": read(rebuilt).ranking.keys,
+        "kept": kept,
     }
 
 
