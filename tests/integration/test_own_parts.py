@@ -175,14 +175,6 @@ def test_passages_the_function_leaves_out_follow_in_their_order() -> None:
     assert (len(found.response), found.degradations) == (3, ())
 
 
-def test_a_reload_keeps_the_function() -> None:
-    model = ScriptedModel({"rewrite": "causes of renal failure"})
-    qm = qtm.QueryMiddleware("off", client=model, fuse=name_the_last)
-    search = qm.wrap(search_lists)
-    qm.reload(FUSED)
-    assert [it["id"] for it in search("why do kidneys stop")] == ["b", "a", "c"]
-
-
 def test_what_is_no_function_is_refused() -> None:
     fuse: Any = "rrf"
     with pytest.raises(qtm.ConfigError, match="fuse must be a function") as caught:

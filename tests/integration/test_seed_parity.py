@@ -19,12 +19,11 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.demo import load_dataset
-from qtmiddleware.kit.documents.chunking import cut_into_chunks
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from tests.support.model_server import ModelServer
-from tests.support.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import SHARED
 
 CONFIG: Final = Path(__file__).parents[2] / "config" / "seed-parity.config.json"
 SIZE, OVERLAP = 1000, 200
@@ -117,21 +116,18 @@ class World:
         ]
         return best_by_text(chain.from_iterable(lists))[:top_k]
 
-    def wrapped(self, kind: str, search: Any = None, **changed: Any) -> Any:
-        """*search*, a function of a text, with the parity config around it; by default that of the plain store."""
+    def wrapped(self, kind: str, **fusion: Any) -> Any:
+        """The function of a text with the parity config around it."""
         settings = json.loads(CONFIG.read_text(encoding="utf-8"))
         del settings["$schema"]
-        settings |= {
-            "transformationType": kind,
-            "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000},
-        }
-        settings["fusion"] |= changed.pop("fusion", {})
+        limits = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
+        settings |= {"transformationType": kind, "limits": limits}
+        settings["fusion"] |= fusion
 
         def script(prompt: Prompt) -> str:
             return REPLIES[self.questions.index(prompt.query)][prompt.mode]
 
-        middleware = qtm.QueryMiddleware(settings | changed, client=ScriptedModel(script))
-        return middleware.wrap(search or self.search)
+        return qtm.QueryMiddleware(settings, client=ScriptedModel(script)).wrap(self.search)
 
     def search(self, query: str, top_k: int = 4) -> Hits:
         return self.store.similarity_search(self.embed(query), top_k)
@@ -195,9 +191,8 @@ def test_one_transformed_question_finds_what_the_plain_procedure_finds(
 @each_question
 @pytest.mark.parametrize("top_k", [1, 3, 10])
 def test_sub_queries_find_what_the_plain_procedure_finds(world: World, at: int, top_k: int) -> None:
-    found = world.wrapped("decompose", fusion={"subQueryTopK": PER_SUB_QUERY})(
-        world.questions[at], top_k=top_k
-    )
+    wrapped = world.wrapped("decompose", subQueryTopK=PER_SUB_QUERY)
+    found = wrapped(world.questions[at], top_k=top_k)
     parity = world.transformed_search(at, "decompose", top_k)
     assert found[: len(parity)] == parity
     # Where these are fewer than were asked for, what the plain call gives fills up.
@@ -223,58 +218,6 @@ def test_all_transformations_find_the_best_of_all_their_lists(
 ) -> None:
     found = world.wrapped("all")(world.questions[at], top_k=top_k)
     assert found == best_by_text(world.lists(at, top_k))[:top_k]
-
-
-@each_question
-def test_passages_with_ids_are_merged_by_id(world: World, at: int) -> None:
-    def search(query: str, top_k: int = 4) -> Hits:
-        hits = world.search(query, top_k)
-        return [{"id": str(hit["metadata"]["index"]), "score": hit["similarity"]} for hit in hits]
-
-    best: dict[str, float] = {}
-    for hit in world.lists(at, 4):
-        id_ = str(hit["metadata"]["index"])
-        best[id_] = max(hit["similarity"], best.get(id_, -1.0))
-    found = world.wrapped("all", search)(world.questions[at], top_k=4)
-    assert [(hit["id"], hit["score"]) for hit in found] == sorted(
-        best.items(), key=lambda one: -one[1]
-    )[:4]
-
-
-@each_question
-@pytest.mark.parametrize("fails", [None, 1])
-def test_every_list_is_kept_and_the_result_takes_from_each_in_turn(
-    world: World, at: int, fails: int | None
-) -> None:
-    queries = listed(REPLIES[at]["decompose"])
-
-    def search(query: str, top_k: int = 3) -> Hits:
-        if fails is not None and query == queries[fails]:
-            raise ConnectionError
-        return world.search(query, top_k)
-
-    answered = [query for query in queries if fails is None or query != queries[fails]]
-    found = world.wrapped(
-        "decompose", search, fusion={"method": "concat", "minSuccesses": 2}
-    ).retrieve(world.questions[at], top_k=3)
-    if len(answered) < 2:
-        assert found.response == world.search(world.questions[at], 3)
-        return
-    lists = [world.search(query, 3) for query in answered]
-    assert [[it.item for it in ranking.passages] for ranking in found.rankings] == lists
-    in_turn = dict.fromkeys(hit["text"] for row in zip(*lists, strict=True) for hit in row)
-    assert [hit["text"] for hit in found.response] == list(in_turn)[:3]
-
-
-@needs_shared_data
-def test_a_document_is_cut_at_the_same_characters() -> None:
-    for document in ("AI_Information.txt", "Understanding_Climate_Change.txt", "quantum.txt"):
-        text = (SHARED / "docs" / document).read_text(encoding="utf-8")
-        ours = [
-            chunk.text
-            for chunk in cut_into_chunks([text], size=SIZE, overlap=OVERLAP, boundary="character")
-        ]
-        assert ours == chunk_text(text, SIZE, OVERLAP)
 
 
 IMPACTS: Final = [

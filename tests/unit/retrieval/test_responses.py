@@ -305,7 +305,6 @@ SHAPES: dict[str, Case] = {
         lambda i, t, s: WeaviateObject(UUID(int=ord(i)), WeaviateMetadata(distance=1 - s), {"text": t}))),
         UUIDS, RISING),
     "Chroma's query": (lambda: chroma(distances=RISING), lambda found: found["documents"][0], IDS, RISING),
-    "Chroma's get": holding("documents", lambda: chroma(nested=False), IDS, NONE),
     # frameworks
     "LangChain": a_list(lambda i, t, s: LangChainDocument(page_content=t, id=i), IDS, NONE),
     "LangChain, with scores": a_list(lambda i, t, s: (LangChainDocument(page_content=t, id=i), s)),
@@ -318,22 +317,18 @@ SHAPES: dict[str, Case] = {
     "SQLAlchemy, an object and a number": holding("", lambda: sqlalchemy_rows(ROWS, Chunk)),
     "psycopg2": a_list(lambda i, t, s: DictRow([i, t, s])),
     "asyncpg": a_list(lambda i, t, s: Record(id=i, content=t, distance=s)),
-    "columns in capitals": a_list(lambda i, t, s: {"ID": i, "CHUNK_TEXT": t, "SCORE": s}),
     # one's own items
     "a mapping of one's own": holding("", lambda: list(map(UserDict, dicts()))),
     "frozen dataclass": a_list(Frozen),
     "struct": a_list(Struct),
     "pydantic's first models": a_list(lambda i, t, s: OldModel(id=i, text=t, score=s)),
     "slots": a_list(Slotted),
-    "texts": holding("", lambda: list(TEXTS), NONE, NONE),
     "items of several kinds": holding("", lambda: [("a", 0.75, {"text": TEXTS[0]}), Frozen(*ROWS[1]), dicts()[2]]),
     # containers
     "a list with attributes": holding("", lambda: Hits(dicts(), total=97)),
     "an array of texts": (lambda: np.array(TEXTS), list, NONE, NONE),
     # a list of passages and a list of scores
     "(documents, scores)": (lambda: (TEXTS, SCORES), lambda found: found[0], NONE, SCORES),
-    "[documents, array]": (
-        lambda: [TEXTS, np.array(SCORES, dtype="float32")], lambda found: found[0], NONE, SCORES),
     "scores beside": holding("documents", lambda: Found(dicts(), SCORES)),
     # plain tuples
     "(id, score, metadata)": a_list(lambda i, t, s: (i, s, {"text": t})),
@@ -571,10 +566,7 @@ def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) 
     [
         ({"id": "a", "text": " ", "content": "t"}, "t"),
         ({"id": "a", "metadata": {"description": "d", "text": "t"}}, "t"),
-        ({"id": "a", "metadata": {"pageContent": "t"}}, "t"),
         ({"id": "a", "content": [{"type": "text", "text": "t"}, {"type": "image"}, "u"]}, "t\nu"),
-        ({"id": "a", "content": {"text": "t"}}, "t"),
-        ({"id": "a", "text": None, "_node_content": "no JSON"}, None),
         ({"id": "a", "text": [0.5, 0.25]}, None),
         (("没有健康问题。", 0.5), "没有健康问题。"),
         (("an-id", 0.5), None),
@@ -621,7 +613,6 @@ def test_the_namespace_is_the_items_own_or_the_responses() -> None:
     "make",
     [
         lambda i, title, text: {"id": i, "title": title, "text": text},
-        lambda i, title, text: {"id": i, "title": title, "text": text, "metadata": {"lang": "en"}},
         lambda i, title, text: {"id": i, "text": text, "metadata": {"title": title}},
         lambda i, title, text: {"node": {"id": i, "title": title, "text": text}},
     ],
@@ -697,15 +688,6 @@ def test_the_fields_that_the_settings_name_hold_the_id_the_text_and_the_score(
     shown = [match.score for match in again.matches]
     assert sorted(shown, reverse=True) == shown != SCORES  # type: ignore[type-var]
     assert repr_deeply(response) == repr_deeply(before)
-
-
-def test_a_field_that_holds_text_under_another_name_is_named_in_the_warning() -> None:
-    hits = each(lambda i, t, s: PayloadHit(s, {"blurb": t}))
-    with pytest.warns(qtm.SetupWarning, match='"text": "blurb"'):
-        found = qtm.middleware(lambda query: hits).retrieve(QUESTION)
-    assert (found.response, found.degradations) == (hits, ())
-    config = {"keywordEvidence": {"fields": {"text": "blurb"}}}
-    assert qtm.middleware(lambda query: hits, config=config)(QUESTION)[0] is hits[1]
 
 
 # --- mappings that are slow ----------------------------------------------------------------------
