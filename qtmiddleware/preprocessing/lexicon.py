@@ -277,7 +277,7 @@ def guess_language(folded_words: Sequence[str], text: str) -> str:
         return starters[first_word]
     # The part before the apostrophe tells the language of an elided word: l'homme.
     heads = [word[: word.index("'") + 1] for word in folded_words if "'" in word]
-    scores = Counter[str]()
+    scores: Counter[str] = Counter()
     foreign_languages: set[str] = set()
     # A set, so that a repeated word does not decide the language.
     for word in weights.keys() & {*folded_words, *heads}:

@@ -175,7 +175,7 @@ class _Flow:
         places = self.services.limit - 1
         has_texts = stage is not None or not (learns or plan.texts.is_empty)
         asks_beside = places > 0 and has_texts and not gated
-        beside = list[Work[None]]()
+        beside: list[Work[None]] = []
         if self._keyword_search is None and not learns and places > asks_beside:
             deadline = plan.deadline if stage is None else plan.model_deadline
             self.services.taken.append(None)

@@ -81,7 +81,7 @@ def is_new_topic(query: Query, history: Sequence[Message]) -> bool:
     False only means that the words of *query* do not show a new topic. The result is always false
     if the language is unknown, or if its word list has no ``references``.
     """
-    references = load_lexicon(query.language).references if query.language else frozenset[str]()
+    references = load_lexicon(query.language).references if query.language else frozenset()
     if not references or not references.isdisjoint(
         word.partition("'")[0] for word in fold_words(query.original)
     ):

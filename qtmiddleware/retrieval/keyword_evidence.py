@@ -192,7 +192,7 @@ def _score_all_words(
     if weight is None:
         weight, reason = weigh_variants(original_scores)
     question_terms = frozenset(queries[0].terms)
-    held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
+    held_terms = frozenset().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
     return _WordEvidence(
         [weight * share for share in evidence], 1.0 - weight, weight, reason, joint_coverage=leading

@@ -336,7 +336,8 @@ def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _O
 def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
     """Return the (begin, end) offsets of all forms of *term* in a folded text."""
     find = _make_finder(term, endings)
-    offsets, found = list[_Offsets](), find(text, 0)
+    offsets: list[_Offsets] = []
+    found = find(text, 0)
     while found:
         offsets.append(found)
         found = find(text, found[1])
@@ -492,7 +493,9 @@ def count_terms(
 def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> WordScores:
     """Return three measures of how well each text matches the words of *question*."""
     content = frozenset(question.content)
-    text_terms, near, head_terms = list[TextTerms](), list[float](), list[list[str]]()
+    text_terms: list[TextTerms] = []
+    near: list[float] = []
+    head_terms: list[list[str]] = []
     for text, held, head_end in zip(
         found_words.texts, found_words.held, found_words.head_ends, strict=True
     ):

@@ -114,7 +114,7 @@ def _choose_passages(
     """Return the best passages of *ranked_list*, and add missing passages of *original_ranking*."""
     own, ranked = original_ranking.keys, ranked_list.items
     keeps_own = top_k is None or len(own) < top_k
-    kept = set(own) if keeps_own else set[Key]()
+    kept = set(own if keeps_own else ())
     if top_k is None or not keeps_own:
         kept.update(passage.key for passage in ranked[:passage_count])
     else:
@@ -123,7 +123,8 @@ def _choose_passages(
     chosen = [passage for passage in ranked if passage.key in kept]
     # The original's list may have taken no part in the fusion. Its passages then have no fused
     # score, just like the repeated ones, which only fill up.
-    ranked_keys, seen = set(ranked_list.keys), set[Key]()
+    ranked_keys = set(ranked_list.keys)
+    seen: set[Key] = set()
     unranked: list[int] = []
     repeated: list[int] = []
     for place, key in enumerate(own):

@@ -362,7 +362,7 @@ class Threads(IO):
 
     def start(self, work: Work[T]) -> _Thread[T]:
         """Begin *work* in a thread of its own."""
-        thread = _Thread[T]()
+        thread: _Thread[T] = _Thread()
         attempt = partial(self._attempt_in_thread, work, thread.job)
         # Not a thread of the bulkhead's: there are never more of these than callers.
         UNLIMITED.start(partial(self._copy_context().run, attempt))
@@ -531,7 +531,8 @@ class Tasks(IO):
                     await self.attempt(work, job)
 
         attempt = attempt_in_turn if limit < len(works) else self.attempt
-        context, outcomes = self._copy_context(), dict[int, Outcome[T]]()
+        context = self._copy_context()
+        outcomes: dict[int, Outcome[T]] = {}
         jobs = [Job(partial(outcomes.__setitem__, place)) for place in range(len(works))]
         tasks = [
             _create_task(attempt(work, job), job, context)

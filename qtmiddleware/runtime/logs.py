@@ -99,7 +99,7 @@ class LogSampler:
         if not reasons and not self._skipped:
             return
         self.flush(logger, min_age_seconds=SAMPLE_SECONDS)
-        texts = dict[str, str]()
+        texts: dict[str, str] = {}
         with self._lock:
             for reason in dict.fromkeys(reasons):
                 since, skipped = self._skipped.get((event_name, reason), (self._clock(), -1))

@@ -153,7 +153,8 @@ current_bulkhead: Final[ContextVar[Bulkhead]] = ContextVar(
 
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Run *call* in a thread of the `current_bulkhead` and await its result."""
-    bulkhead, future = current_bulkhead.get(), Future[tuple[Any, BaseException | None]]()
+    bulkhead = current_bulkhead.get()
+    future: Future[tuple[Any, BaseException | None]] = Future()
     bulkhead.start(partial(copy_context().run, _settle, future, call))
     try:
         result, error = await asyncio.wrap_future(future)
