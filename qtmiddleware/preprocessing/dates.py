@@ -189,9 +189,11 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
         elif kind == "version":
             times.versions.append(VersionRange(_read_version_numbers(phrase), comparison))
         elif period := _read_phrase(kind, phrase, words, today):
-            times.relative_tokens += phrase.split() if period.is_relative else []
+            if period.is_relative:
+                times.relative_tokens += phrase.split()
             times.periods.append(_compare(period, comparison, today))
-    times.needs_today = today.cache_info().misses > 0
+    is_today_read = today.cache_info().misses > 0
+    times.needs_today = is_today_read
     return times
 
 
@@ -328,12 +330,11 @@ def _read_phrase(
     if kind == "date":
         return read_period(phrase)
     tokens = phrase.split()
-    found = {
-        name: meanings[token]
-        for name, meanings in words.meanings.items()
-        for token in reversed(tokens)
-        if token in meanings
-    }
+    found: dict[str, Any] = {}
+    for name, meanings in words.meanings.items():
+        for token in tokens:
+            if token in meanings:
+                found.setdefault(name, meanings[token])
     numbers = [int(digits[0]) for token in tokens if (digits := re.match(r"\d+", token))]
     if kind == "dated":
         *days_of_month, year = numbers
@@ -349,6 +350,7 @@ def _read_phrase(
     if kind == "step":
         step = found["STEP"]
         return _build_relative_period(now, found["UNIT"], step, step, words)
+    # The kinds ``ago`` and ``recent``.
     count = numbers[0] if numbers else found["NUMBER"]
     last_step = 0 if kind == "recent" else -count
     return _build_relative_period(now, found["UNIT"], -count, last_step, words)

@@ -295,8 +295,10 @@ def guess_language(folded_words: Sequence[str], text: str) -> str:
     is_ascii = all(map(str.isascii, folded_words))
     if len(leaders) == 1 and (best > 1 or (leaders == [DEFAULT] and is_ascii)):
         # The words of "Was macht Amy in Berlin?" are English too. The German verb is not.
-        verb = next(iter(text.split()[1:2]), "A")
-        is_german = verb[0].islower() and verb.rstrip("?!.,").endswith(("t", "te", "en", "un"))
+        is_german = any(
+            verb[0].islower() and verb.rstrip("?!.,").endswith(("t", "te", "en", "un"))
+            for verb in text.split()[1:2]
+        )
         if leaders[0] in (DEFAULT, *foreign_languages) or is_german:
             return leaders[0]
         return DEFAULT if is_ascii else ""

@@ -45,7 +45,7 @@ def find_spans(words: Words, *, is_unknown_language: bool) -> tuple[Span, ...]:
     If *is_unknown_language*, the negations of all languages without a word list count too.
     """
     text = words.text
-    places = [place for token in words.tokens for place in _find_token_span(text, token, words)]
+    places = [place for token in words.tokens for place in _find_token_span(token, words)]
     if is_unknown_language:
         folded, origins = fold_each_character(text)
         origins.append(len(text))
@@ -61,9 +61,9 @@ def find_spans(words: Words, *, is_unknown_language: bool) -> tuple[Span, ...]:
     return tuple(Span(kind, text[start:end], start, end) for kind, start, end in places)
 
 
-def _find_token_span(text: str, token: Token, words: Words) -> Iterator[_Place]:
+def _find_token_span(token: Token, words: Words) -> Iterator[_Place]:
     """Yield the place of *token* if a rewrite must keep it, unless it may be a name."""
-    start, end = token.start, token.end
+    text, start, end = words.text, token.start, token.end
     if token.kind == "quote":
         # A rewrite must keep the quoted words, but may use other quotation marks.
         inner = token.text[1:-1]
@@ -94,16 +94,17 @@ def _find_names(words: Words) -> Iterator[_Place]:
     # A query such as "Arlo Bridge" has no sentence around the name.
     is_one_name = 1 < len(tokens) <= MOST_NAME_WORDS and all(map(is_capitalised, tokens))
     groups: list[list[Token]] = []
-    is_inside = is_leading = False
+    group_is_open = is_title = False
     for index, token in enumerate(tokens):
-        is_led, is_leading = is_leading, words.is_before_name(index)
-        is_part = is_leading or is_led or _can_be_name(token, lexicon, is_one_name)
-        if is_part and not is_inside:
+        follows_title, is_title = is_title, words.is_before_name(index)
+        if not (is_title or follows_title or _can_be_name(token, lexicon, is_one_name)):
+            group_is_open = False
+            continue
+        if not group_is_open:
             groups.append([])
-        if is_part:
-            groups[-1].append(token)
+        groups[-1].append(token)
         # Punctuation ends a name, except the full stop after a title ("Dr.") or an initial.
-        is_inside = is_part and (is_leading or not token.is_before_punctuation)
+        group_is_open = is_title or not token.is_before_punctuation
     for group in groups:
         # "The Who" keeps its article, because all of its words are stop words.
         if not all(token.folded_text in lexicon.stop for token in group):

@@ -143,9 +143,10 @@ def _tokenise(text: str) -> Sequence[Token]:
                 tokens.append(Token(kind, chunk, chunk.lower(), *place))
                 opens_sentence = False
                 continue
-            places = _locate_tokens(chunk)
             if match["operator"]:
                 places = [("identifier", 0, len(chunk), False)]
+            else:
+                places = _locate_tokens(chunk)
             for kind, left, end, is_before_punctuation in places:
                 word = chunk[left:end]
                 folded = fold_case(word)

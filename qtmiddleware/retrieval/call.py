@@ -222,20 +222,17 @@ class Call:
 
     def _choose_search_width(self, candidate_count: int) -> int | None:
         """Return how many passages to ask for; ``None`` for as many as the caller asked for."""
-        if self.page or (
-            self.learned.holds_text is False and self.settings.transformation_type == "none"
+        has_no_text = self.learned.holds_text is False
+        if (
+            self.page
+            or self.top_k is None
+            or self.learned.is_unreadable
+            or (has_no_text and self.settings.transformation_type == "none")
         ):
             return None
         evidence = candidate_count if self.uses_keyword_evidence else 0
         width = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
-        return (
-            None
-            if self.top_k is None
-            or self.top_k >= width
-            or not self.learned.widening.is_allowed
-            or self.learned.is_unreadable
-            else width
-        )
+        return width if self.top_k < width and self.learned.widening.is_allowed else None
 
     def log_degradations(
         self, logger: SafeLogger, operation: str, trace: Trace, degradations: Sequence[Degradation]
@@ -326,14 +323,14 @@ def prepare_query(query_text: str, settings: Settings) -> Query:
     options = settings.preprocess
     if not options.enabled:
         return Query(query_text, query_text, query_text)
-    rules = extract_keywords(
+    preprocessed = extract_keywords(
         query_text,
         language=options.language,
         keep_words=options.keep_words,
         extra_words=options.extra_words,
     )
-    text = query_text if options.apply_to == "keywords" else rules.keywords
-    return Query(query_text, text, rules.keywords, rules.language)
+    text = query_text if options.apply_to == "keywords" else preprocessed.keywords
+    return Query(query_text, text, preprocessed.keywords, preprocessed.language)
 
 
 def find_question_keywords(query: Query, transformation: Transformation, settings: Settings) -> str:

@@ -6,9 +6,16 @@
 
 If the model or the search for a variant fails or is late, the flow continues with the passages
 that the question itself found. The flow raises only the errors of the search for the question,
-unchanged. Every fallback is an ordinary ``if`` or ``try``: those of the model are in
-`TransformStage.get_transformation`, those of the other searches in `search_texts`, and all others
-are in this file.
+unchanged. Every fallback is an ordinary ``if`` or ``try``, in the file of its step:
+
+==================  ====================================================================
+`transform_stage`   the model is slow, fails, or its texts cannot be used
+`searching`         the search for a variant or for keywords fails
+`plan`              the clock, the glossary or the metadata fail
+`ranking`           the user's ``fuse=`` fails, or scores are missing
+`reranking`         the reranker fails
+this file           the search for the question, hooks, unreadable responses, own faults
+==================  ====================================================================
 
 The search for the question starts first, in the caller's own thread or task. The other work (the
 model, the searches for its texts, a keyword search by `hybrid.textFields`) runs beside it, or after
@@ -166,22 +173,28 @@ class _Flow:
         if not plan.should_search_by_keywords():
             self._keyword_search = KeywordSearch()
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.
-        gated = (
+        is_gated = (
             stage is not None and self.settings.escalation.mode == "auto" and not plan.is_follow_up
         )
         # The first response of a function shows how `embed=` is called and whether responses can
-        # be read. Until then its variants wait.
-        learns = self.learned.is_new and (call.embedder is not None or bool(self.learned.problem))
-        places = self.services.limit - 1
-        has_texts = stage is not None or not (learns or plan.texts.is_empty)
-        asks_beside = places > 0 and has_texts and not gated
+        # be read. Until then, the other searches wait, but not the model.
+        needs_response = self.learned.is_new and (
+            call.embedder is not None or bool(self.learned.problem)
+        )
+        has_texts = stage is not None or not (needs_response or plan.texts.is_empty)
+        free_places = self.services.limit - 1
+        handles_texts_beside = free_places > 0 and has_texts and not is_gated
         beside: list[Work[None]] = []
-        if self._keyword_search is None and not learns and places > asks_beside:
+        if (
+            self._keyword_search is None
+            and not needs_response
+            and free_places > handles_texts_beside
+        ):
             deadline = plan.deadline if stage is None else plan.model_deadline
             self.services.taken.append(None)
             beside.append(partial(self._search_by_keywords_beside, deadline))
-        if asks_beside:
-            beside.append(partial(self._search_for_texts, stage, should_search=not learns))
+        if handles_texts_beside:
+            beside.append(partial(self._search_for_texts, stage, should_search=not needs_response))
         response = await self._perform_original_search(beside)
         try:
             original_result = await self._read_original_response(response)
@@ -189,8 +202,11 @@ class _Flow:
             return await self._return_unreadable_response(error)
         self._learn(original_result)
         plan.search_width = call.search_width
-        is_worth_asking = not gated or self._should_ask_model(original_result)
-        if stage is not None and not asks_beside and is_worth_asking:
+        if (
+            stage is not None
+            and not handles_texts_beside
+            and (not is_gated or self._should_ask_model(original_result))
+        ):
             plan.texts = await stage.get_transformation(self.services)
         keyword_search = self._keyword_search or await search_by_keywords(
             plan, self.services, plan.deadline
@@ -204,10 +220,8 @@ class _Flow:
     ) -> Retrieval:
         """Merge and rank all passages, and return the result."""
         plan, call = self.plan, self.call
-        others = [
-            *align_score_direction(plan, keyword_results, original_result),
-            *found.results,
-        ]
+        align_score_direction(plan, keyword_results, original_result)
+        others = [*keyword_results, *found.results]
         fusion = fuse_lists(plan, original_result, others)
         ranked = weigh_words(plan, fusion, found) if call.uses_keyword_evidence else fusion.fused
         standing = measure_confidence(plan, fusion, ranked.evidence, found.question_keywords)
@@ -287,23 +301,29 @@ class _Flow:
             self.trace.note("keyword_evidence", f"the function rejects {search_width} candidates")
 
     async def _read_original_response(self, response: Any) -> SearchResult:
-        """Return the passages in *response*, the one to the question."""
-        search, widening = self._original_search, self.learned.widening
+        """Return the passages in *response*, the one to the question.
+
+        If a search for more passages than the caller's brought fewer, the caller's own is tried.
+        """
+        search, widening, top_k = self._original_search, self.learned.widening, self.call.top_k
         self._response, self._answered = response, search
-        top_k, count = self.call.top_k, 0
-        result: SearchResult | None = None
+        # A function that refused the larger number was called again with the caller's own.
+        is_widened = search.top_k is not None
+        widened: SearchResult | None = None
+        widened_count = 0
         try:
-            result = self._read_response(response, search)
+            widened = self._read_response(response, search)
         except ResponseShapeError:
-            if search.top_k is None:
+            if not is_widened:
                 raise
-        if result is not None:
-            count = len(result.ranking.passages)
-            if search.top_k is None or top_k is None:
-                return result
-            widening.is_proven = widening.is_proven or count >= top_k
-            if count >= top_k or count in widening.confirmed or self.plan.deadline.passed:
-                return result
+        if widened is not None:
+            widened_count = len(widened.ranking.passages)
+            if not is_widened or top_k is None:
+                return widened
+            is_enough = widened_count >= top_k
+            widening.is_proven = widening.is_proven or is_enough
+            if is_enough or widened_count in widening.confirmed or self.plan.deadline.passed:
+                return widened
         # Python warns about a coroutine that is neither awaited nor closed.
         if isinstance(response, Coroutine):
             response.close()
@@ -312,21 +332,22 @@ class _Flow:
             self._response = await self._perform_search(own_search)
             self._answered = own_search
         except Exception:
-            if result is None:
+            if widened is None:
                 raise
             self._search_error = None
-            return result
-        own_result = self._read_response(self._response, own_search)
-        own_count = len(own_result.ranking.passages)
-        if result is not None and own_count <= count:
-            widening.confirm(count)
-            return result
+            return widened
+        own = self._read_response(self._response, own_search)
+        own_count = len(own.ranking.passages)
+        if widened is not None and own_count <= widened_count:
+            widening.confirm(widened_count)
+            return widened
         widening.stop()
-        note = (
-            f"{search.top_k} candidates bring {count} passages, your own {top_k} bring {own_count}"
+        self.trace.note(
+            "keyword_evidence",
+            f"{search.top_k} candidates bring {widened_count} passages, your own {top_k} bring"
+            f" {own_count}",
         )
-        self.trace.note("keyword_evidence", note)
-        return own_result
+        return own
 
     def _read_response(self, response: Any, search: Search) -> SearchResult:
         """Return the passages in *response* to *search*, a search for the question."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, repeat, zip_longest
+from itertools import chain, repeat, zip_longest
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
@@ -269,7 +269,7 @@ def fuse_rankings(
       rank is first.
     """
     # The merge functions multiply scores by the sign, so that higher is always better.
-    sign = _choose_sign(rankings, lower_is_better=lower_is_better)
+    sign = choose_sign(rankings, lower_is_better=lower_is_better)
     row = FUSION_METHODS[method]
     # With one list there is nothing to merge, and its own scores stay visible.
     if len(rankings) == 1 and row.merges:
@@ -367,14 +367,11 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """Return the best passage of each of *rankings*, then the second of each, and so on."""
-    passages = list(_list_passages(rankings, sign))
     merged: dict[Key, FusedPassage] = {}
-    for passage in passages:
+    for passage in _list_passages(rankings, sign):
         merged.setdefault(passage.key, passage).sources |= passage.sources
-    listed = iter(passages)
-    lists = [list(islice(listed, len(ranking.keys))) for ranking in rankings]
-    turns = filter(None, chain.from_iterable(zip_longest(*lists)))
-    keys = dict.fromkeys(passage.key for passage in turns)
+    turns = zip_longest(*(ranking.keys for ranking in rankings))
+    keys = dict.fromkeys(filter(None, chain.from_iterable(turns)))
     return FusedList([merged[key] for key in keys], "concat")
 
 
@@ -402,7 +399,7 @@ def fuse_by_function(
         FuseError: The function raised an error, or it returned a score that is not finite or a key
             that belongs to no passage.
     """
-    sign = _choose_sign(rankings, lower_is_better=lower_is_better)
+    sign = choose_sign(rankings, lower_is_better=lower_is_better)
     if len(rankings) == 1:
         return _convert_single_ranking(rankings[0], OWN_FUSION.name, sign)
     passages: dict[Key, FusedPassage] = {}
@@ -437,7 +434,7 @@ def fuse_by_function(
     return FusedList([passages[key] for key in (*ordered, *left_out)], OWN_FUSION.name)
 
 
-def _choose_sign(rankings: Sequence[Ranking], *, lower_is_better: bool) -> int:
+def choose_sign(rankings: Sequence[Ranking], *, lower_is_better: bool) -> int:
     """Return 1 if higher scores are better in *rankings*, and -1 if lower scores are better."""
     return -(find_score_direction(rankings) or (1 if lower_is_better else -1))
 

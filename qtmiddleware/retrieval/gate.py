@@ -91,7 +91,7 @@ _SMALL_TALK: Final = frozenset(
 
 
 def find_skip_reason(
-    settings: Settings, query: str, *, is_follow_up: bool, find_spans: Callable[[], Sequence[Span]]
+    settings: Settings, query: str, *, has_history: bool, find_spans: Callable[[], Sequence[Span]]
 ) -> str:
     """Return a one-word reason not to ask the model, whatever is found; ``""`` if there is none."""
     escalation = settings.escalation
@@ -100,7 +100,7 @@ def find_skip_reason(
     if escalation.mode == "never":
         return "never"
     # In a conversation, even a trivial query may need its context: "Yes" answers the assistant.
-    if is_follow_up:
+    if has_history:
         return ""
     # A word in lower case shows that the query has more than identifiers.
     is_prose = any(word.isalpha() and word.islower() for word in query.split())
@@ -180,9 +180,8 @@ class Gate:
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
         with self._lock:
             observed = max(len(self._percentiles[name]) for name in signals)
-            doubt = 1.0 - _compute_mean(
-                [self._percentiles[name].record(signal) for name, signal in signals.items()]
-            )
+            percentiles = [self._percentiles[name].record(it) for name, it in signals.items()]
+            doubt = 1.0 - sum(percentiles) / len(percentiles)
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
             threshold = _LOWEST + (_HIGHEST - _LOWEST) * threshold_share
             call = doubt > threshold or target_call_rate >= 1.0
@@ -251,24 +250,20 @@ def measure_signals(
     read_texts = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
     found_words = find_words(question, read_texts, rules)
     signals["coverage"] = len(set().union(*found_words.held[:LEADING])) / len(question.terms)
-    if len(read_texts) >= LEADING:
-        heights = _scale_scores_or_ranks(scores[: len(read_texts)], len(read_texts))
-        word_shares = sum_word_scores(question, found_words)
-        best_word_share = max(word_shares)
-        signals["agreement"] = (
-            heights[word_shares.index(best_word_share)]
-            if best_word_share > min(word_shares)
-            else 0.0
-        )
-        strength, _ = judge_lead(measure_coverage(question, found_words), is_whole_collection=False)
-        joint_scores = nlargest(
-            NEAR,
-            [
-                height + strength * word_share
-                for height, word_share in zip(heights, word_shares, strict=True)
-            ],
-        )
-        signals["joint_lead"] = joint_scores[0] - joint_scores[-1]
+    if len(read_texts) < LEADING:
+        return signals
+    heights = _scale_scores_or_ranks(scores[: len(read_texts)], len(read_texts))
+    word_shares = sum_word_scores(question, found_words)
+    most = max(word_shares)
+    matches_all_equally = most == min(word_shares)
+    signals["agreement"] = 0.0 if matches_all_equally else heights[word_shares.index(most)]
+    strength, _ = judge_lead(measure_coverage(question, found_words), is_whole_collection=False)
+    joint_scores = [
+        height + strength * word_share
+        for height, word_share in zip(heights, word_shares, strict=True)
+    ]
+    best_first = nlargest(NEAR, joint_scores)
+    signals["joint_lead"] = best_first[0] - best_first[-1]
     return signals
 
 
@@ -289,8 +284,3 @@ def get_complete_scores(scores: Sequence[float | None]) -> list[float]:
     """Return *scores*, or an empty list if any score is missing."""
     numbers = [score for score in scores if score is not None]
     return numbers if len(numbers) == len(scores) else []
-
-
-def _compute_mean(numbers: Sequence[float]) -> float:
-    """Return the mean of *numbers*."""
-    return sum(numbers) / len(numbers)

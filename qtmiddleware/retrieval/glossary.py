@@ -85,20 +85,24 @@ class Glossary:
         folded = [_fold_word(word.group()) for word in words]
         terms: dict[str, Term] = {}
         # In "HOW do I ...", the first word is a question word and not a term.
-        is_question = folded[:1] and folded[0] in load_word_rules(language or "en").function_words
-        position, covered = 0, 0
+        function_words = load_word_rules(language or "en").function_words
+        opens_with_function_word = bool(folded) and folded[0] in function_words
+        position, words_in_terms = 0, 0
         while position < len(words):
             size = 1
             for count in sorted(self._lengths.get(folded[position], ()), reverse=True):
                 forms = self._others.get(" ".join(folded[position : position + count]), {})
                 term = _choose_form(forms, question, words[position].start())
-                if term is not None and not (is_question and position == 0 and count == 1):
+                if term is not None and not (
+                    opens_with_function_word and position == 0 and count == 1
+                ):
                     terms.setdefault(term.form, term)
-                    size, covered = count, covered + count
+                    size = count
+                    words_in_terms += count
                     break
             position += size
         # If the whole question is in capitals, abbreviations look like ordinary words.
-        is_shouted = covered < len(words) and question.isupper()
+        is_shouted = words_in_terms < len(words) and question.isupper()
         return tuple(
             term
             for term in terms.values()
@@ -137,7 +141,8 @@ def add_glossary_terms(terms: Sequence[Term], texts: Sequence[str | None]) -> li
 def _compile_form(form: str) -> tuple[str, re.Pattern[str]]:
     """Return the beginning of *form* in lower case, and a pattern for the whole form."""
     exact = _find_abbreviations(form)
-    gaps, words = (re.split(r"(\w+)", form)[start::2] for start in (0, 1))
+    pieces = re.split(r"(\w+)", form)
+    gaps, words = pieces[::2], pieces[1::2]
     patterns = [f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in words]
     last = words[-1]
     if not gaps[-1] and last[-1].isalpha():

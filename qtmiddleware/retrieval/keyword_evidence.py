@@ -106,7 +106,6 @@ def rerank_by_keywords(
     """
     count = options.candidates or len(fused_list.items)
     candidates = fused_list.items[:count]
-    others = fused_list.items[count:]
     if len(candidates) < 2:
         return fused_list
     texts = [candidate.passage.text for candidate in candidates]
@@ -116,10 +115,6 @@ def rerank_by_keywords(
     if add_terms is not None:
         texts = add_terms(texts)
     keywords = collect_weighted_keywords()
-    scores_before = [passage.score for passage in candidates]
-    spread = (
-        max(scores_before) - min(scores_before) if fused_list.spread is None else fused_list.spread
-    )
     if len(keywords) > 1 or options.weight is not None:
         # BM25 over several queries uses no word rules, so the evidence names no language.
         language = ""
@@ -143,12 +138,30 @@ def rerank_by_keywords(
         return fused_list
     if word_evidence.reason:
         trace.note("keyword_evidence", word_evidence.reason)
-    # The passages after the candidates have no evidence, and no higher scores than the candidates.
-    # They keep their order after them.
-    shares = [*word_evidence.shares, *([0.0] * len(others))]
-    scores = add_keyword_evidence(fused_list.scores, shares, word_evidence.weight, spread)
-    order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
-    if word_evidence.coverage and top_k and top_k < len(order):
+    matched = metadata.matched if metadata is not None else ()
+    return _order_by_evidence(fused_list, word_evidence, matched, keywords, language, top_k)
+
+
+def _order_by_evidence(
+    fused_list: FusedList,
+    word_evidence: _WordEvidence,
+    matched: Sequence[float],
+    keywords: WeightedKeywords,
+    language: str,
+    top_k: int | None,
+) -> FusedList:
+    """Return *fused_list* with *word_evidence* added to the scores of its first passages.
+
+    The passages after these have no evidence, and no higher scores. They keep their order.
+    """
+    spread, scores_before = fused_list.spread, fused_list.scores
+    count = len(word_evidence.shares)
+    shares = [*word_evidence.shares, *([0.0] * (len(scores_before) - count))]
+    if spread is None:
+        spread = max(scores_before[:count]) - min(scores_before[:count])
+    scores = add_keyword_evidence(scores_before, shares, word_evidence.weight, spread)
+    order = sorted(range(count), key=[-score for score in scores].__getitem__)
+    if word_evidence.coverage and top_k and top_k < count:
         order = _protect_first_passages(order, word_evidence.coverage, top_k)
         _lower_scores_to_match_order(order, scores, shares)
     rescored = [
@@ -164,9 +177,9 @@ def rerank_by_keywords(
         shares=tuple([shares[place] for place in order]),
         language=language,
         coverage=word_evidence.joint_coverage,
-        matched=tuple([metadata.matched[place] for place in order]) if metadata else (),
+        matched=tuple([matched[place] for place in order]) if matched else (),
     )
-    return FusedList([*leading, *rescored[len(candidates) :]], fused_list.method, evidence=evidence)
+    return FusedList([*leading, *rescored[count:]], fused_list.method, evidence=evidence)
 
 
 def _score_all_words(
@@ -178,17 +191,16 @@ def _score_all_words(
     """Return the evidence of the words of all queries; ``None`` if no text contains any of them."""
     rules = WordRules()
     queries = [
-        _QueryTerms(words.terms, words.pairs, weight)
-        for words, weight in ((parse_question(text, rules), weight) for text, weight in keywords)
-        if weight > 0
+        _QueryTerms(words.terms, words.pairs, query_weight)
+        for words, query_weight in [(parse_question(text, rules), part) for text, part in keywords]
     ]
     terms = list(dict.fromkeys(term for query in queries for term in query.terms))
     pairs = frozenset(pair for query in queries for pair in query.pairs)
     text_terms = count_terms(texts, terms, pairs)
     evidence = _score_texts(queries, text_terms)
-    reason = ""
     if evidence is None:
         return None
+    reason = ""
     if weight is None:
         weight, reason = weigh_variants(original_scores)
     question_terms = frozenset(queries[0].terms)

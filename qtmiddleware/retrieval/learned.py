@@ -40,9 +40,9 @@ class Widening:
         """Whether a search may ask for more passages than the caller."""
         return monotonic() >= self.again_at
 
-    def stop(self, seconds: float = AGAIN_SECONDS) -> None:
-        """Ask for no more passages than the caller for some *seconds*."""
-        self.again_at = monotonic() + seconds
+    def stop(self) -> None:
+        """Ask for no more passages than the caller for `AGAIN_SECONDS`."""
+        self.again_at = monotonic() + AGAIN_SECONDS
         self.is_proven = False
         self.confirmed = range(0)
 

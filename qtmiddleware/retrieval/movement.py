@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
@@ -337,36 +337,39 @@ class _Explainer:
         """Yield the reasons for *movement* as phrases, such as ``holds no keyword``."""
         place, before = movement.place, movement.before
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
-        by_fusion, by_words, by_reranker = (
+        # None if a stage did not run or did not move the passage.
+        fusion_raised, words_raised, reranker_raised = (
             None if old is None or new is None or old == new else new < old
-            for old, new in zip((movement.question_place, *stages), stages, strict=False)
+            for old, new in pairwise((movement.question_place, *stages))
         )
         is_down: bool = place is None or (before is not None and place > before)
         if not is_down:
-            yield from self._list_variant_searches(movement, by_fusion)
-            if by_words is not False:
+            yield from self._list_variant_searches(movement, fusion_raised)
+            if words_raised is not False:
                 yield from self._list_evidence(movement)
         elif movement.passed_by:
             who = "the passage" if len(movement.passed_by) == 1 else "those"
             yield f"passed by {who} now {_join_texts(map(format_ordinal, movement.passed_by))}"
-        if is_down and by_fusion is False:
+        if is_down and fusion_raised is False:
             yield "the other searches raise other passages"
-        if is_down and by_words is False and movement.keywords:
+        if is_down and words_raised is False and movement.keywords:
             yield "its keywords add less"
         has_no_keyword = movement.evidence is not None and not movement.keywords
-        if has_no_keyword and (is_down or by_words is False):
+        if has_no_keyword and (is_down or words_raised is False):
             yield "holds no keyword"
-        if by_reranker is (not is_down) and movement.rerank_score is not None:
+        if reranker_raised is (not is_down) and movement.rerank_score is not None:
             yield f"the reranker puts it {format_ordinal(movement.reranked_place)}"
         is_cut = (movement.last_place or 0) > len(self._retrieval.matches)
         if is_cut and place is not None and before is not None:
             yield "kept, because the plain search returned it"
 
-    def _list_variant_searches(self, movement: Movement, by_fusion: bool | None) -> Iterator[str]:
+    def _list_variant_searches(
+        self, movement: Movement, fusion_raised: bool | None
+    ) -> Iterator[str]:
         """Yield which searches found the passage, beside the search for the question."""
         hits = [hit for hit in movement.hits if hit.kind != "original"]
         is_found_by_question = len(hits) < len(movement.hits)
-        if not hits or (is_found_by_question and by_fusion is False):
+        if not hits or (is_found_by_question and fusion_raised is False):
             return
         labels = [f"{self._labels[hit.search]} ({format_ordinal(hit.place)})" for hit in hits]
         sentence = f"found by {_join_texts(labels)}"
@@ -404,7 +407,7 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     originals = [entry for entry in retrieval.rankings if entry.variant.kind == "original"]
     if not originals:
         return () if retrieval.rankings else retrieval.matches
-    rows = zip(originals[0].keys, originals[0].passages, retrieval.matches, strict=False)
+    original, count = originals[0], len(retrieval.matches)
     return tuple(
         Match(
             id=passage.id,
@@ -415,7 +418,7 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
             raw=passage.item,
             key=key,
         )
-        for key, passage, _ in rows
+        for key, passage in zip(original.keys[:count], original.passages[:count], strict=True)
     )
 
 

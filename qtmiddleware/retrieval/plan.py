@@ -80,7 +80,7 @@ class Plan:
         reason = call.skip_reason or find_skip_reason(
             self.settings,
             call.original,
-            is_follow_up=bool(call.history),
+            has_history=bool(call.history),
             find_spans=self.find_protected_spans,
         )
         if reason:

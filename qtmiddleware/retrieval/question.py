@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.keys import read_marked_values
@@ -159,17 +160,20 @@ class Question:
         transformation = self.transformation
         if transformation.is_empty or not self._settings.llm.guard:
             return transformation
+        guard = partial(
+            guard_transformation,
+            # Models may answer in English, which is easy to detect. Other languages with the same
+            # script are harder to tell apart.
+            may_be_english=language in ("auto", "en"),
+            glossary=self._glossary_terms,
+            conversation=" ".join(message.content for message in self._history),
+        )
         reference = original_query
-        conversation = " ".join(message.content for message in self._history)
         if transformation.standalone:
-            form = Transformation(standalone=transformation.standalone)
-            guarded_form = _repair_or_drop_texts(
-                form,
-                original_query,
-                protected_spans,
-                language,
-                self._glossary_terms,
-                conversation,
+            guarded_form = guard(
+                Transformation(standalone=transformation.standalone),
+                query=original_query,
+                required_spans=_list_required(protected_spans),
             )
             notes = transformation.notes + guarded_form.notes
             transformation = replace(
@@ -178,18 +182,10 @@ class Question:
             if transformation.standalone:
                 reference = transformation.standalone
                 protected_spans = find_protected_spans(reference, language=language)
-                protected_spans = (
-                    protected_spans
-                    if self._anchors is None
-                    else self._anchors.drop_relative_spans(protected_spans)
-                )
-        guarded = _repair_or_drop_texts(
-            transformation,
-            reference,
-            protected_spans,
-            language,
-            self._glossary_terms,
-            conversation,
+                if self._anchors is not None:
+                    protected_spans = self._anchors.drop_relative_spans(protected_spans)
+        guarded = guard(
+            transformation, query=reference, required_spans=_list_required(protected_spans)
         )
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
@@ -224,22 +220,5 @@ def _find_model_error(outcome: Outcome[Reply]) -> ModelError | None:
     return ModelError("failed", type(outcome.error).__name__)
 
 
-def _repair_or_drop_texts(
-    transformation: Transformation,
-    query: str,
-    protected_spans: Sequence[Span],
-    language: str,
-    glossary_terms: GlossaryTerms,
-    conversation: str,
-) -> Transformation:
-    """Return *transformation* after a check that its texts contain all *protected_spans*."""
-    return guard_transformation(
-        transformation,
-        query=query,
-        required_spans=[(span.kind, span.text) for span in protected_spans],
-        # Models may answer in English, which is easy to detect. Other languages with the same
-        # script are harder to tell apart.
-        may_be_english=language in ("auto", "en"),
-        glossary=glossary_terms,
-        conversation=conversation,
-    )
+def _list_required(spans: Sequence[Span]) -> list[tuple[str, str]]:
+    return [(span.kind, span.text) for span in spans]

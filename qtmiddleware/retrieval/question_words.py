@@ -437,20 +437,6 @@ def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> 
     return len(content & frozenset().union(*found_words.held[:LEADING])) / len(content)
 
 
-class WordScores(NamedTuple):
-    """Three measures of how well each text matches the question's words, from 0 to about 1.
-
-    Attributes:
-        bm25: The normalised BM25 score of all keywords.
-        near: The fraction of pairs of neighbouring content words that are near each other.
-        head: The fraction of content words, weighted by rarity, in the first line of the text.
-    """
-
-    bm25: Sequence[float]
-    near: Sequence[float]
-    head: Sequence[float]
-
-
 def count_terms(
     texts: Sequence[str | None], query_terms: Sequence[str], query_pairs: frozenset[Pair]
 ) -> list[TextTerms]:
@@ -490,40 +476,42 @@ def count_terms(
     return text_terms
 
 
-def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> WordScores:
-    """Return three measures of how well each text matches the words of *question*."""
+def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
+    """Return how much the question's words add to each text's score at full strength.
+
+    amount = `WEIGHT` x (bm25 + near + head), the three measures of this module. The unit is the
+    typical gap between the function's high and low scores.
+    """
     content = frozenset(question.content)
     text_terms: list[TextTerms] = []
     near: list[float] = []
-    head_terms: list[list[str]] = []
+    head_words: list[list[str]] = []
     for text, held, head_end in zip(
         found_words.texts, found_words.held, found_words.head_ends, strict=True
     ):
         offsets = {term: _list_offsets(term, text, found_words.endings) for term in held}
-        pairs = [pair for pair in question.pairs if held.issuperset(pair)]
-        neighbours = [pair for pair in question.neighbours if held.issuperset(pair)]
-        text_terms.append(
-            TextTerms(
-                {term: len(offsets[term]) for term in question.terms if term in held},
-                len(text) - 2,
-                frozenset(pair for pair in pairs if _is_pair_near(text, offsets, pair, window=1)),
-            )
-        )
-        near_pairs = [
+        adjacent = frozenset(
             pair
-            for pair in neighbours
-            if _is_pair_near(text, offsets, pair) or _is_pair_near(text, offsets, pair[::-1])
-        ]
-        near.append(len(near_pairs) / len(question.neighbours) if near_pairs else 0.0)
-        head_terms.append([term for term in content & held if offsets[term][0][0] < head_end])
+            for pair in question.pairs
+            if held.issuperset(pair) and _is_pair_near(text, offsets, pair, window=1)
+        )
+        counts = {term: len(offsets[term]) for term in question.terms if term in held}
+        text_terms.append(TextTerms(counts, len(text) - 2, adjacent))
+        near_count = sum(
+            held.issuperset(pair)
+            and (_is_pair_near(text, offsets, pair) or _is_pair_near(text, offsets, pair[::-1]))
+            for pair in question.neighbours
+        )
+        near.append(near_count / len(question.neighbours) if near_count else 0.0)
+        head_words.append([term for term in content & held if offsets[term][0][0] < head_end])
     size = len(text_terms)
-    terms = sum_gains(question.terms, compute_term_gains(text_terms), size)
+    term_sums = sum_gains(question.terms, compute_term_gains(text_terms), size)
     pair_sums = sum_gains(question.pairs, compute_pair_gains(text_terms), size)
     # Function words count only beside a content word.
     bm25 = [
         0.0 if content.isdisjoint(held) else score
         for held, score in zip(
-            found_words.held, normalise_scores(list(map(add, terms, pair_sums))), strict=True
+            found_words.held, normalise_scores(list(map(add, term_sums, pair_sums))), strict=True
         )
     ]
     holders = Counter([term for held in found_words.held for term in content & held])
@@ -531,17 +519,5 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
     # text.
     rarity = compute_idf({term: holders[term] for term in content}, size)
     total_rarity = sum(rarity.values())
-    head = [sum(rarity[term] for term in terms) / total_rarity for terms in head_terms]
-    return WordScores(bm25, near, head)
-
-
-def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return how much the question's words add to each text's score at full strength.
-
-    amount = `WEIGHT` x (bm25 + near + head), the three measures of `WordScores`. The unit is the
-    typical gap between the function's high and low scores.
-    """
-    return [
-        WEIGHT * sum(measures)
-        for measures in zip(*measure_word_scores(question, found_words), strict=True)
-    ]
+    head = [sum(rarity[term] for term in terms) / total_rarity for terms in head_words]
+    return [WEIGHT * sum(measures) for measures in zip(bm25, near, head, strict=True)]

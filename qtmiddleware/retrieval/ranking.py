@@ -18,6 +18,7 @@ from qtmiddleware.retrieval.fusion import (
     FusedList,
     FuseError,
     FusionResult,
+    choose_sign,
     find_score_direction,
     fuse_by_function,
     fuse_rankings,
@@ -38,15 +39,14 @@ logger: Final = get_logger("qtmiddleware")
 
 def align_score_direction(
     plan: Plan, results: Sequence[SearchResult], original_result: SearchResult
-) -> Sequence[SearchResult]:
+) -> None:
     """Negate the scores of *results* in place if lower is better in *original_result*."""
-    direction = find_score_direction([original_result.ranking]) or (
-        1 if plan.learned.lower_is_better else -1
-    )
-    for result in results if direction > 0 else ():
+    known = plan.learned.lower_is_better
+    if choose_sign([original_result.ranking], lower_is_better=known) > 0:
+        return
+    for result in results:
         scores = [None if score is None else -score for score in result.ranking.scores]
         result.ranking = replace(result.ranking, scores=scores)
-    return results
 
 
 def fuse_lists(

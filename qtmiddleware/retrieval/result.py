@@ -15,7 +15,7 @@ from qtmiddleware.retrieval.responses import (
     replace_score,
 )
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.types import Key, Match, Ranking, Variant
+from qtmiddleware.types import Key, Match, Passage, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -69,12 +69,11 @@ def build_result(
     passages = _choose_passages(
         ranked_list, fusion_result.original_ranking, longest if top_k is None else top_k, top_k
     )
-    if fusion_result.question_ranking is not None:
-        _show_question_scores(passages, fusion_result.question_ranking)
+    if (question_ranking := fusion_result.question_ranking) is not None:
+        _show_question_scores(passages, question_ranking)
     if shows_fused_scores:
-        falling = make_scores_strictly_decreasing([passage.score for passage in passages])
-        for passage, score in zip(passages, falling, strict=True):
-            passage.shown = replace_score(passage.passage, score)
+        for passage in passages:
+            passage.shown = replace_score(passage.passage, passage.score)
     response = _rebuild_response(
         _choose_template_result(results), [passage.shown for passage in passages]
     )
@@ -112,10 +111,12 @@ def _choose_passages(
     ranked_list: FusedList, original_ranking: Ranking, passage_count: int, top_k: int | None
 ) -> list[_Passage]:
     """Return the best passages of *ranked_list*, and add missing passages of *original_ranking*."""
-    own, ranked = original_ranking.keys, ranked_list.items
-    keeps_own = top_k is None or len(own) < top_k
-    kept = set(own if keeps_own else ())
-    if top_k is None or not keeps_own:
+    own_keys, ranked = original_ranking.keys, ranked_list.items
+    # Three cases: without a number, all of the question's own passages and the best ones stay;
+    # with room for more than the own ones, those and the best others; else only the best.
+    all_own_fit = top_k is None or len(own_keys) < top_k
+    kept = set(own_keys if all_own_fit else ())
+    if top_k is None or not all_own_fit:
         kept.update(passage.key for passage in ranked[:passage_count])
     else:
         others = [passage.key for passage in ranked if passage.key not in kept]
@@ -127,18 +128,19 @@ def _choose_passages(
     seen: set[Key] = set()
     unranked: list[int] = []
     repeated: list[int] = []
-    for place, key in enumerate(own):
+    for place, key in enumerate(own_keys):
         if key in seen:
             repeated.append(place)
         elif key not in ranked_keys:
             unranked.append(place)
         seen.add(key)
-    unscored = unranked if keeps_own else unranked[: max(0, passage_count - len(chosen))]
-    plain_count = len(own) if top_k is None else min(top_k, len(own))
+    unscored = unranked if all_own_fit else unranked[: max(0, passage_count - len(chosen))]
+    plain_count = len(own_keys) if top_k is None else min(top_k, len(own_keys))
     unscored += repeated[: max(0, plain_count - len(chosen) - len(unscored))]
     lowest = min((passage.score for passage in chosen), default=0.0)
     chosen += [
-        FusedPassage(own[place], original_ranking.passages[place], lowest, 0) for place in unscored
+        FusedPassage(own_keys[place], original_ranking.passages[place], lowest, 0)
+        for place in unscored
     ]
     scores = make_scores_strictly_decreasing([passage.score for passage in chosen])
     return [
@@ -162,14 +164,16 @@ def _show_question_scores(passages: Sequence[_Passage], question_ranking: Rankin
     lowest = None
     if scores and len(scores) == len(question_ranking.scores):
         lowest = min(scores) if scores[0] >= scores[-1] else max(scores)
-    places = {key: place for place, key in reversed(list(enumerate(question_ranking.keys)))}
-    unused = dict(places)
+    own_passages: dict[Key, Passage] = {}
+    for key, own_passage in zip(question_ranking.keys, question_ranking.passages, strict=True):
+        own_passages.setdefault(key, own_passage)
+    shown: set[Key] = set()
     for passage in passages:
-        passage.answers_question = passage.key in places
+        passage.answers_question = passage.key in own_passages
         # If a passage occurs twice, the second object is another one and must not be replaced.
-        place = unused.pop(passage.key, None)
-        if place is not None:
-            passage.passage = question_ranking.passages[place]
+        if passage.answers_question and passage.key not in shown:
+            shown.add(passage.key)
+            passage.passage = own_passages[passage.key]
             passage.shown = passage.passage.item
         elif not passage.answers_question and lowest is not None:
             passage.shown = replace_score(passage.passage, lowest)

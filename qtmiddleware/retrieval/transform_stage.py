@@ -90,14 +90,14 @@ class TransformStage:
                     # Even if this question is cancelled, its followers must not wait any longer.
                     flights.land_flight(key, flight, shared)
             landed: Result | None = await flight.wait(io, llm_deadline)
-            if landed is None and not llm_deadline.passed:
-                continue
-            self._record_skipped_model_call("shared")
-            if landed is not None:
-                self._trace.cache_hits += 1
-                return landed
-            detail = "an identical question got no reply in time"
-            return NOTHING, (Degradation("transform", "timeout", detail),)
+            if landed is not None or llm_deadline.passed:
+                break
+        self._record_skipped_model_call("shared")
+        if landed is not None:
+            self._trace.cache_hits += 1
+            return landed
+        detail = "an identical question got no reply in time"
+        return NOTHING, (Degradation("transform", "timeout", detail),)
 
     async def _get_cached_or_new_transformation(
         self, services: Services, llm_deadline: Deadline

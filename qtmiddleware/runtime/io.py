@@ -379,16 +379,16 @@ class Threads(IO):
         """Do *works* in threads of the bulkhead."""
         if is_abandoned() or deadline.passed or not works:
             return [Outcome(late=True) for _ in works]
-        context, done, unfinished = self._copy_context(), _Signal(), list(range(len(works)))
+        context, done, countdown = self._copy_context(), _Signal(), list(range(len(works)))
         outcomes: dict[int, Outcome[T]] = {}
 
-        def end(place: int, outcome: Outcome[T]) -> None:
+        def record_outcome(place: int, outcome: Outcome[T]) -> None:
             outcomes[place] = outcome
-            # `pop` is atomic, so exactly one thread gets the last number.
-            if not unfinished.pop():
+            # `pop` is atomic, so exactly one thread gets the last number, 0.
+            if countdown.pop() == 0:
                 done.set()
 
-        jobs = [Job(partial(end, place)) for place in range(len(works))]
+        jobs = [Job(partial(record_outcome, place)) for place in range(len(works))]
         waiting = deque(zip(works, jobs, strict=True))
 
         def do_waiting_works() -> None:
@@ -412,9 +412,10 @@ class Threads(IO):
             waiting.clear()
             for job in jobs:
                 job.abandon(ending)
-            self._bulkhead.record_abandoned_calls(
-                sum(outcomes[place].late and job.began > 0 for place, job in enumerate(jobs))
-            )
+            still_running = [
+                place for place, job in enumerate(jobs) if outcomes[place].late and job.began
+            ]
+            self._bulkhead.record_abandoned_calls(len(still_running))
         return [outcomes[place] for place in range(len(works))]
 
     def _start_threads(self, task: Callable[[], None], count: int) -> Overloaded | None:

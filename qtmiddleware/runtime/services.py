@@ -176,7 +176,7 @@ class Services:
                 reply = await self.io.blocking(partial(model.complete, prompt, deadline))
             return observation.keep_result(reply)
 
-    def observe_model(self, prompt: Prompt, model: LanguageModel | None) -> Observation:
+    def observe_model(self, prompt: Prompt, model: LanguageModel) -> Observation:
         """Return the observation of a call of *model* with *prompt*. It has not started yet."""
         return self.observation.make_child("model", prompt.mode, model, content=prompt)
 
