@@ -159,7 +159,7 @@ class _Flow:
     async def transform(self) -> Transformation:
         """Return the model's texts without searching; their notes name the failures."""
         try:
-            if (stage := self.plan.make()) is not None:
+            if (stage := self.plan.prepare()) is not None:
                 self.plan.texts = await stage.get_transformation(self.services)
         except Exception as error:
             self._record_internal_error(error)
@@ -169,7 +169,7 @@ class _Flow:
     async def _improve_retrieval(self) -> Retrieval:
         """Search, ask the model, rank the passages, and return the result."""
         plan, call = self.plan, self.call
-        stage = plan.make()
+        stage = plan.prepare()
         if not plan.should_search_by_keywords():
             self._keyword_search = KeywordSearch()
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.

@@ -68,7 +68,7 @@ class Plan:
         self._anchors: Anchors | None = None
         self._times: Times | None = None
 
-    def make(self) -> TransformStage | None:
+    def prepare(self) -> TransformStage | None:
         """Understand the question, and return the stage that asks the model, if it is asked."""
         call, trace = self.call, self.trace
         self.query = prepare_query(call.original, self.settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
 from qtmiddleware.retrieval.confidence import measure_leading_coverage
@@ -22,7 +22,12 @@ _GRACE: Final = 1.0
 # Reasons that concern only the leader. Another request for the same question may have more time.
 _LEADERS_OWN: Final = frozenset({"timeout", "cancelled"})
 
-Result = tuple[Transformation, tuple[Degradation, ...]]
+
+class Transformed(NamedTuple):
+    """A transformation, and the failures on the way to it."""
+
+    transformation: Transformation
+    degradations: tuple[Degradation, ...] = ()
 
 
 class TransformStage:
@@ -69,7 +74,7 @@ class TransformStage:
         self._degradations.extend(degradations)
         return transformation
 
-    async def _share_result(self, services: Services, llm_deadline: Deadline) -> Result:
+    async def _share_result(self, services: Services, llm_deadline: Deadline) -> Transformed:
         """Return the model's transformation and the degradations."""
         flights, key, io = self._cache.flights, self._key, services.io
         # Waiting in a loop that is not asyncio's would block the leader, too.
@@ -80,16 +85,18 @@ class TransformStage:
         while True:
             flight, is_leader = flights.join_flight(key, llm_deadline.at + _GRACE)
             if is_leader:
-                shared: Result | None = None
+                shared: Transformed | None = None
                 try:
                     result = await self._get_cached_or_new_transformation(services, llm_deadline)
-                    if not any(degradation.reason in _LEADERS_OWN for degradation in result[1]):
+                    if not any(
+                        degradation.reason in _LEADERS_OWN for degradation in result.degradations
+                    ):
                         shared = result
                     return result
                 finally:
                     # Even if this question is cancelled, its followers must not wait any longer.
                     flights.land_flight(key, flight, shared)
-            landed: Result | None = await flight.wait(io, llm_deadline)
+            landed: Transformed | None = await flight.wait(io, llm_deadline)
             if landed is not None or llm_deadline.passed:
                 break
         self._record_skipped_model_call("shared")
@@ -97,11 +104,11 @@ class TransformStage:
             self._trace.cache_hits += 1
             return landed
         detail = "an identical question got no reply in time"
-        return NOTHING, (Degradation("transform", "timeout", detail),)
+        return Transformed(NOTHING, (Degradation("transform", "timeout", detail),))
 
     async def _get_cached_or_new_transformation(
         self, services: Services, llm_deadline: Deadline
-    ) -> Result:
+    ) -> Transformed:
         """Return the transformation from a cache or from the model, with the degradations."""
         # Since the first lookup, another request may have filled the cache.
         remembered = self.find_cached_transformation(should_count_lookup=False)
@@ -109,10 +116,10 @@ class TransformStage:
             remembered = await self._read_from_shared_cache(services, llm_deadline)
         if remembered is not None:
             self._record_skipped_model_call("cached")
-            return remembered, ()
+            return Transformed(remembered)
         if (error := self._call.find_blocking_error()) is not None:
             self._record_skipped_model_call(error.reason)
-            return NOTHING, (Degradation("transform", error.reason, str(error)),)
+            return Transformed(NOTHING, (Degradation("transform", error.reason, str(error)),))
         needs_more = True
         while needs_more:
             asks = [
@@ -139,7 +146,7 @@ class TransformStage:
                     llm_deadline,
                     self._degradations,
                 )
-        return transformation, degradations
+        return Transformed(transformation, degradations)
 
     def _record_relevance(self) -> None:
         """Remember which fraction of the question's words the model's texts keep."""
