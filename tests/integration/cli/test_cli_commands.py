@@ -89,18 +89,12 @@ def test_a_command_writes_only_its_result_to_stdout_or_says_in_a_line_what_is_wr
 
 
 def test_the_help_of_check_imports_none_of_the_rooms_that_a_check_uses(tmp_path: Path) -> None:
-    imports = (
-        "import sys; sys.argv = ['qtm', 'check', '--help']\nfrom qtmiddleware.kit.cli import main\n"
+    script = (
+        "import sys; sys.argv = ['qtm', 'check', '--help']\n"
+        f"try:\n    {MAIN}\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     )
-    watch = "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
-    ended = subprocess.run(
-        [sys.executable, "-c", imports + watch],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=True,
-    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "--ask-file" in ended.stdout
     rooms = ("retrieval", "wrapping", "transforms", "kit.evaluation", "kit.index", "kit.stores")
     assert not {f"qtmiddleware.{room}" for room in rooms} & set(ended.stderr.split())
@@ -109,27 +103,25 @@ def test_the_help_of_check_imports_none_of_the_rooms_that_a_check_uses(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("nonsense",), 2, "nonsense"),
-        (("transform", "-t", "none", " "), 2, "blank"),
-        (("transform", "-t", "none", "--set", "preprocess.language=xx", "x"), 2, "xx"),
-        (("config", "show", "missing.json"), 2, "missing.json"),
-        (("transform", "--type", "rewritten", "x"), 2, "transformationType"),
-        (("transform", "Why?"), 1, "OPENAI_API_KEY"),
+        ("nonsense", 2, "nonsense"),
+        ("transform -t none --set preprocess.language=xx x", 2, "xx"),
+        ("transform --type rewritten x", 2, "transformationType"),
+        ("transform Why?", 1, "OPENAI_API_KEY"),
+        ("config show missing.json", 2, "missing.json"),
+        ("config init auto", 2, "write --preset auto"),
+        ("config init mine.txt", 2, "must end in .json"),
     ],
 )
 def test_what_cannot_work_ends_with_a_message(
-    qtm: Run, arguments: tuple[str, ...], code: int, words: str
+    qtm: Run, arguments: str, code: int, words: str
 ) -> None:
-    ended = qtm(*arguments)
-    assert ended.code == code, ended.err
-    assert words in ended.err
+    ended = qtm(*arguments.split())
+    assert (ended.code, words in ended.err) == (code, True), ended.err
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
-    command = f'set -o pipefail; {sys.executable} -c "{MAIN}" config show words 2>err | head -n 1'
-    subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False
-    )
+    command = f'{sys.executable} -c "{MAIN}" config show words 2>err | head -n 1'
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False)
     assert "Traceback" not in (tmp_path / "err").read_text()
 
 
@@ -147,16 +139,14 @@ def test_ctrl_c_ends_cleanly() -> None:
     assert process.stdout.readline() == f"Question: {QUESTION}\n".encode()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=200)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
+    assert (process.returncode, b"Traceback" in err) == (130, False)
 
 
 def test_output_in_a_narrow_encoding_is_written_with_replacements(qtm_process: Run) -> None:
-    ended = qtm_process("transform", "-t", "none", "Où ☂?", PYTHONIOENCODING="cp1252")
-    assert ended.code == 0
-    # Written in cp1252 and read as UTF-8, both characters look replaced.
-    assert "?" in ended.out
-    ended = qtm_process("transform", "-t", "none", "--json", "Où ☂?", PYTHONIOENCODING="cp1252")
+    asked = ("transform", "-t", "none", "Où ☂?")
+    ended = qtm_process(*asked, PYTHONIOENCODING="cp1252")
+    assert (ended.code, "?" in ended.out) == (0, True)
+    ended = qtm_process(*asked, "--json", PYTHONIOENCODING="cp1252")
     assert json.loads(ended.out)[0]["query"] == "Où ☂?"
 
 
@@ -164,10 +154,11 @@ def test_output_in_a_narrow_encoding_is_written_with_replacements(qtm_process: R
 
 
 def test_every_value_is_shown_with_the_layer_it_came_from(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / "own.json").write_text('{"topK": 7, "fusion": "max"}', encoding="utf-8")
+    (tmp_path / "own.json").write_text('{"topK": 7, "fusion": "max", "log": {"path": "no/q"}}')
     sets = ("topK=8", "fusion.rrf_k=10", "transformationType=step-back", "rerank=true")
     options = [it for text in (*sets, "preprocess.keepWords=not,who") for it in ("--set", text)]
     ended = qtm("config", "show", "own.json", "--json", *options, QTM_CHUNK_SIZE="900")
+    assert "which does not exist; create the folder" in ended.err
     rows = json.loads(ended.out)
     found = {row["key"]: (row["value"], row["origin"]) for row in rows}
     assert found["fusion.method"] == ("max", "file own.json")
@@ -180,14 +171,6 @@ def test_every_value_is_shown_with_the_layer_it_came_from(qtm: Run, tmp_path: Pa
         "preprocess.keepWords": ["not", "who"],
         "rerank.enabled": True,
     }
-
-
-def test_a_log_that_would_stay_empty_is_warned_of(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / "own.json").write_text('{"log": {"path": "nowhere/q.jsonl"}}')
-    ended = qtm("config", "show", "own.json")
-    assert (ended.code, "which does not exist; create the folder" in ended.err) == (0, True)
-    (tmp_path / "nowhere").mkdir()
-    assert "warning" not in qtm("config", "show", "own.json").err
 
 
 def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(
@@ -206,29 +189,20 @@ def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(
 def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(
     qtm: Run, tmp_path: Path
 ) -> None:
-    for name in ("query-transform.config.json", "qtmiddleware.schema.json"):
-        (tmp_path / name).write_text("mine", encoding="utf-8")
-    for arguments, said in {
-        ("auto",): "write --preset auto",
-        ("mine.txt",): "must end in .json",
-        (): "already exists; name another file, or overwrite it with --force",
-    }.items():
-        refused = qtm("config", "init", *arguments)
-        assert (refused.code, said in refused.err) == (2, True)
+    names = ("query-transform.config.json", "qtmiddleware.schema.json")
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    refused = qtm("config", "init")
+    assert (refused.code, "overwrite it with --force" in refused.err) == (2, True)
     assert qtm("config", "init", "rules.json", "--preset", "rules").code == 0
-    assert {it.name: it.read_text() == "mine" for it in tmp_path.iterdir()} == {
-        "query-transform.config.json": True,
-        "qtmiddleware.schema.json": True,
-        "rules.json": False,
-    }
+    assert all((tmp_path / name).read_text() == "mine" for name in names)
     assert qtm("config", "init", "--force").code == 0
-    assert all("mine" not in it.read_text(encoding="utf-8") for it in tmp_path.iterdir())
+    assert not any("mine" in (tmp_path / name).read_text() for name in names)
 
 
 def test_presets_are_listed_and_taken_as_a_config(qtm: Run, tmp_path: Path) -> None:
     listed = qtm("config", "init", "--help").out
     assert all(name in listed for name in PRESETS)
-    assert '"combined"  (preset words)' in qtm("config", "show", "words").out
     assert '"combined"  (preset words)' in qtm("config", "show", QTM_CONFIG="words").out
     # A file in the folder does not take the place of a preset.
     (tmp_path / "auto").write_text('{"topK": 7}', encoding="utf-8")
@@ -244,29 +218,20 @@ def test_no_transformation_shows_the_question_and_its_keywords(qtm: Run, tmp_pat
     assert (ended.code, ended.out, ended.err) == (0, KEYWORDS, "")
     (tmp_path / "off.json").write_text('{"transformationType": "none"}')
     assert qtm("transform", "-c", "off.json", QUESTION).out == KEYWORDS
-    (row,) = json.loads(qtm("transform", "-t", "none", "--json", QUESTION).out)
-    assert (row["preprocessed"], row["sub_queries"], row["notes"]) == (
-        "jaco health concerns",
-        [],
-        [],
-    )
     several = qtm("transform", "-t", "none", text=f"{QUESTION}\r\n\nWhere?\n".encode()).out
     assert several.startswith(f"Question: {QUESTION}\n{KEYWORDS}\nQuestion: Where?\n")
 
 
-def test_a_question_without_parts_is_no_failure(qtm: Run, model_server: ModelServer) -> None:
-    model_server.reply = {"sub_queries": []}
-    ended = qtm("transform", "-t", "decompose", "Why?", QTM_LLM_BASE_URL=model_server.url)
-    assert (ended.code, ended.err) == (0, "sub_queries: none needed\n")
-
-
 def test_a_model_is_asked_with_the_conversation(qtm: Run, model_server: ModelServer) -> None:
-    model_server.reply = reply = {"rewrite": "Rayleigh scattering of sunlight in the atmosphere"}
+    model_server.reply = {"rewrite": "Rayleigh scattering of sunlight", "sub_queries": []}
     ended = qtm(
         *("transform", "-t", "rewrite", "--json", "Why is it blue?"),
         *("-H", "What is above us?", "-H", "The sky."),
         QTM_LLM_BASE_URL=model_server.url,
     )
     assert ended.code == 0, ended.err
-    assert json.loads(ended.out)[0]["rewrite"] == reply["rewrite"]
+    assert json.loads(ended.out)[0]["rewrite"] == "Rayleigh scattering of sunlight"
     assert "The sky." in json.dumps(model_server.bodies)
+    # A question without parts is no failure.
+    ended = qtm("transform", "-t", "decompose", "Why?", QTM_LLM_BASE_URL=model_server.url)
+    assert (ended.code, ended.err) == (0, "sub_queries: none needed\n")

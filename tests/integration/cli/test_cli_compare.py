@@ -17,7 +17,7 @@ from tests.support.terminal import CTRL_C, Terminal
 pytestmark = pytest.mark.thorough
 
 Run = Callable[..., Ended]
-NO_MORE_WORDS = "Is Jaco sick?"
+SICK = "Is Jaco sick?"
 """A question whose words no passage holds more of than the first one."""
 
 
@@ -26,68 +26,48 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for line in text.splitlines() if (cells := line.split())}
 
 
+@pytest.mark.parametrize("columns", [80, 160])
 def test_one_question_is_put_to_every_system_side_by_side(
-    qtm: Run, folder: Path, service: AnsweringService
+    qtm: Run, folder: Path, service: AnsweringService, columns: int
 ) -> None:
-    ended = qtm("compare", QUESTION, "--set", "topK=2", "--answers", QTM_LLM_BASE_URL=service.url)
+    asked = ("compare", QUESTION, "--set", "topK=2", "--answers")
+    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, COLUMNS=str(columns))
     assert ended.code == 0, ended.err
-    rows = rows_of(ended.out.partition("place and change")[0])
-    names = [
-        "off",
-        "rules",
-        "rewrite",
-        "stepback",
-        "decompose",
-        "multi_query",
-        "hyde",
-        "keywords",
-        "balanced",
-    ]
-    assert [name for name in rows if name in names] == names
-    assert [rows[name][-4:-2] for name in names] == [
-        ["1", "1"], ["1", "1"], ["2", "2"], ["2", "2"], ["3", "2"], ["2", "2"], ["2", "2"], ["1", "2"], ["2", "2"]
-    ]  # fmt: skip
+    first, _, places = ended.out.partition("place and change of place")
+    rows = rows_of(first)
+    # The searches and the calls, each with one for the answer.
+    assert {name: (int(rows[name][-4]), int(rows[name][-3])) for name in SHOWN} == {
+        **dict.fromkeys(SHOWN, (2, 2)),
+        "off": (1, 1),
+        "rules": (1, 1),
+        "keywords": (1, 2),
+        "decompose": (3, 2),
+    }
     assert "[1] The vet's report (vet.pdf), page 3 " in ended.out
     assert "\nstepback\n  step-back: How healthy is Jaco?\n" in ended.out
     assert f"\n  answer: {HEALTH} [1]\n    [1] The vet's report (vet.pdf), page 3\n" in ended.out
     assert "Judged" not in ended.out
+    tables = [line for line in ended.out.partition("\n[1] ")[0].splitlines() if "  " in line]
+    assert max(map(len, tables)) <= columns
+    headings = [line.split() for line in places.splitlines() if line.lstrip().startswith("off ")]
+    assert [name for heading in headings for name in heading[1:]] == [*SHOWN[1:]]
 
 
 def test_each_passage_has_its_place_how_far_it_moved_and_why(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
-    asked = ("compare", NO_MORE_WORDS, "--systems", "rewrite", "--set", "topK=1")
-    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_WEIGHTS='{"original": 0}')
+    at = {"QTM_LLM_BASE_URL": service.url, "QTM_FUSION_WEIGHTS": '{"original": 0}'}
+    asked = ("compare", SICK, "--systems", "rewrite", "--set", "topK=1")
+    ended = qtm(*asked, **at)
     assert ended.code == 0, ended.err
     table = ended.out.partition("place and change of place")[2].partition("\n\n")[0]
     assert [rows_of(table)[f"[{at}]"] for at in (1, 2)] == [["1", "out"], ["1", "new"]]
     assert "\n  [2] new at 1st: found by the rewrite (1st)" in ended.out
-    told = json.loads(
-        qtm(
-            *asked, "--json", QTM_LLM_BASE_URL=service.url, QTM_FUSION_WEIGHTS='{"original": 0}'
-        ).out
-    )
-    (row,) = told["questions"]
+    (row,) = json.loads(qtm(*asked, "--json", **at).out)["questions"]
     movement = row["systems"][1]["movement"]
     assert movement["passages"][0]["why"].startswith("new at 1st: found by the rewrite (1st)")
     assert [(it["before"], it["passed_by"]) for it in movement["dropped"]] == [(1, [1])]
-
-
-@pytest.mark.parametrize("columns", [80, 160])
-def test_no_line_of_a_table_is_wider_than_the_terminal(
-    qtm_process: Run, folder: Path, service: AnsweringService, columns: int
-) -> None:
-    ended = qtm_process("compare", QUESTION, COLUMNS=str(columns), QTM_LLM_BASE_URL=service.url)
-    assert ended.code == 0, ended.err
-    tables = [line for line in ended.out.partition("\n[1] ")[0].splitlines() if "  " in line]
-    assert max(map(len, tables)) <= columns
-    assert "\x1b" not in ended.out
-    places = ended.out.partition("place and change of place")[2]
-    headings = [line.split() for line in places.splitlines() if line.lstrip().startswith("off ")]
-    named = [name for heading in headings for name in heading if name != "off"]
-    assert named == [*SHOWN[1:]]
-    assert len(headings) == (1 if columns == 160 else 2)
 
 
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, folder: Path) -> None:
@@ -103,15 +83,19 @@ def test_without_a_model_what_needs_none_is_compared(qtm: Run, folder: Path) -> 
 def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    asked = ("compare", NO_MORE_WORDS, "--systems", "rewrite", "--reference", "None, says the vet.")
-    at = {"QTM_LLM_BASE_URL": service.url, "QTM_TOP_K": "1"}
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
-    ended = qtm(*asked, QTM_FUSION_WEIGHTS='{"original": 0}', **at)
+    ended = qtm(
+        *("compare", SICK, "--systems", "rewrite", "--reference", "None, says the vet."),
+        QTM_FUSION_WEIGHTS='{"original": 0}',
+        QTM_LLM_BASE_URL=service.url,
+        QTM_TOP_K="1",
+    )
     assert ended.code == 0, ended.err
     judged = ended.out.partition("Judged against the ideal answer:\n")[2]
     assert judged.startswith(
-        "  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. off: "
+        "  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full"
     )
+    assert "\n  2. off: " in judged
     assert "  why: " in judged
     assert judged.endswith("\n\nRanked by gpt-6-luna on 1 question: rewrite > off.\n")
 
@@ -119,22 +103,10 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
 def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    rows = [
-        {"question": f"Does Jaco{mark} have any concerns?", "ideal_answer": "None."}
-        for mark in ("", " still")
-    ]
+    rows = [{"question": f"{text} Why?", "ideal_answer": "None."} for text in (QUESTION, SICK)]
     (folder / "val.json").write_text(json.dumps(rows, indent=2))
-    asked = (
-        "compare",
-        "--questions",
-        "val.json",
-        "--systems",
-        "rules",
-        "--json",
-        "--report",
-        "out/ranked.html",
-    )
-    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url)
+    options = ("--systems", "rules", "--json", "--report", "out/ranked.html")
+    ended = qtm("compare", "--questions", "val.json", *options, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
     assert [row["reference"] for row in told["questions"]] == ["None."] * 2
@@ -142,33 +114,7 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     assert all(row["ranking"]["error"] in ("", "equal") for row in told["questions"])
     assert "Question by question" in (folder / "out" / "ranked.html").read_text()
     refused = qtm("bench", "--data", "val.json")
-    assert refused.code == 2
-    assert "qtm compare --questions val.json" in refused.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "a question or --questions"),
-        ((QUESTION, "--questions", "some.json"), "a question or --questions"),
-        ((QUESTION, "--report", "r.html"), "--report needs ideal answers"),
-        ((QUESTION, "--reference", "None.", "--report", "r.txt"), "r.txt must end with .md"),
-        ((QUESTION, "--reference", "x", "--questions", "some.json"), "a question or --questions"),
-        ((QUESTION, "--function", "nowhere:search"), "the module 'nowhere' was not found"),
-        ((QUESTION, "--systems", "rewrite"), "rewrite cannot be compared. No language model"),
-        ((QUESTION, "--systems", "rewritten"), "there is no system 'rewritten'"),
-        ((QUESTION, "--answers"), "No language model"),
-        (("--questions", "none.json"), "none.json cannot be read"),
-        ((" ",), "blank"),
-    ],
-)
-def test_what_cannot_be_compared_is_a_usage_error(
-    qtm: Run, folder: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    ended = qtm("compare", *arguments)
-    assert ended.code == 2, ended.err
-    assert words in ended.err
-    assert "Traceback" not in ended.err
+    assert (refused.code, "qtm compare --questions val.json" in refused.err) == (2, True)
 
 
 APP = """
@@ -180,7 +126,6 @@ calls = []
 
 
 def search(query, top_k=2, tenant="one"):
-    print("printed by the app")
     return ROWS[:top_k] if tenant == "two" else ROWS[2:]
 
 
@@ -204,49 +149,43 @@ def odd(query):
 """
 
 
-def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP)
-    asked = (
-        "compare",
-        "Does Jaco have any health concerns?",
-        "--function",
-        "app:search",
-        "--arg",
-        "tenant=two",
-    )
-    ended = qtm(*asked, "--arg", "top_k=2", "--json")
-    assert ended.code == 0, ended.err
-    (row,) = json.loads(ended.out)["questions"]
-    assert [[it["id"] for it in system["passages"]] for system in row["systems"]] == [
-        ["food", "health"],
-        ["health", "food"],
-    ]
-    assert (
-        row["systems"][1]["movement"]["passages"][0]["why"]
-        == "from 2nd to 1st: holds 'jaco', 'health' and 'concerns'"
-    )
-    assert "printed by the app" in ended.err
-
-
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("arguments", "code", "words"),
     [
-        ("raises", "qtm: app:raises raised KeyError: 'tenant'"),
-        ("odd", "no list of passages was found"),
+        ((), 2, "a question or --questions"),
+        ((QUESTION, "--questions", "some.json"), 2, "a question or --questions"),
+        ((QUESTION, "--report", "r.html"), 2, "--report needs ideal answers"),
+        ((QUESTION, "--reference", "None.", "--report", "r.txt"), 2, "r.txt must end with .md"),
+        ((QUESTION, "--function", "nowhere:search"), 2, "the module 'nowhere' was not found"),
+        ((QUESTION, "--systems", "rewrite"), 2, "rewrite cannot be compared. No language model"),
+        ((QUESTION, "--answers"), 2, "No language model"),
+        (("--questions", "none.json"), 2, "none.json cannot be read"),
+        ((" ",), 2, "blank"),
+        ((QUESTION, "-f", "app:raises"), 1, "qtm: app:raises raised KeyError: 'tenant'"),
+        ((QUESTION, "-f", "app:odd"), 1, "no list of passages was found"),
     ],
 )
-def test_a_function_that_fails_or_cannot_be_read_is_told_in_a_line(
-    qtm: Run, tmp_path: Path, name: str, words: str
+def test_what_cannot_be_compared_is_said_in_a_line(
+    qtm: Run, folder: Path, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    (tmp_path / "app.py").write_text(APP)
-    ended = qtm("compare", QUESTION, "--function", f"app:{name}")
-    assert ended.code == 1
+    (folder / "app.py").write_text(APP)
+    ended = qtm("compare", *arguments)
+    assert ended.code == code, ended.err
     assert words in ended.err
     assert "Traceback" not in ended.err
 
 
-def test_what_fails_for_one_system_takes_nothing_from_the_others(qtm: Run, tmp_path: Path) -> None:
+def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
+    arguments = ("--arg", "tenant=two", "--arg", "top_k=2")
+    ended = qtm("compare", QUESTION, "--function", "app:search", *arguments, "--json")
+    assert ended.code == 0, ended.err
+    (row,) = json.loads(ended.out)["questions"]
+    off, rules = row["systems"]
+    assert [it["id"] for it in off["passages"]] == ["food", "health"]
+    why = rules["movement"]["passages"][0]["why"]
+    assert why == "from 2nd to 1st: holds 'jaco', 'health' and 'concerns'"
+    # What fails for one system takes nothing from the others.
     ended = qtm("compare", QUESTION, "--function", "app:falters")
     assert ended.code == 1
     assert "\nrules\n  failed: ConnectionError: the store went away\n" in ended.out
@@ -256,9 +195,8 @@ def test_what_fails_for_one_system_takes_nothing_from_the_others(qtm: Run, tmp_p
 def test_a_model_that_is_down_is_told_where_it_was_needed_and_the_rest_is_shown(
     qtm: Run, folder: Path
 ) -> None:
-    ended = qtm(
-        "compare", QUESTION, "--systems", "rules,rewrite", QTM_LLM_BASE_URL="http://127.0.0.1:9/v1"
-    )
+    asked = ("compare", QUESTION, "--systems", "rules,rewrite")
+    ended = qtm(*asked, QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
     assert ended.code == 0, ended.err
     assert "\nrewrite\n  degraded: transform.rewrite unavailable (" in ended.out
     assert "\nrewrite !  " in ended.out
@@ -267,10 +205,8 @@ def test_a_model_that_is_down_is_told_where_it_was_needed_and_the_rest_is_shown(
 
 def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    at = environ(tmp_path)
-    with Terminal(
-        "compare", QUESTION, "--function", "app:hangs", folder=tmp_path, environ=at
-    ) as terminal:
+    asked = ("compare", QUESTION, "--function", "app:hangs")
+    with Terminal(*asked, folder=tmp_path, environ=environ(tmp_path)) as terminal:
         terminal.wait_for("Only systems that need no model are compared.")
         terminal.type(CTRL_C, enter=False)
         terminal.wait_for("interrupted")

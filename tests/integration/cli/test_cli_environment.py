@@ -1,4 +1,4 @@
-"""What a ``.env`` file is to the commands: keys, out of a file of one's own in the folder where ``qtm`` is run."""
+"""What a ``.env`` file, and a config that nobody named, may decide in the folder where ``qtm`` is run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,26 @@ pytestmark = pytest.mark.thorough
 
 Run = Callable[..., Ended]
 SECRET = "sk-verysecret0123456789"
-KEYWORDS = f"query: {QUESTION}\npreprocessed: jaco health concerns\n"
 
 
-def put(folder: Path, text: str) -> Path:
+def put(folder: Path, text: str | bytes) -> Path:
     path = folder / ".env"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     path.chmod(0o644)
+    return path
+
+
+def put_config(folder: Path, values: Any) -> None:
+    (folder / CONFIG_FILES[1]).write_text(json.dumps(values))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, in which no config is named."""
+    path = tmp_path / "here"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    monkeypatch.delenv("QTM_CONFIG", raising=False)
     return path
 
 
@@ -48,70 +62,57 @@ def test_a_key_in_it_is_used_and_named_without_its_value(
     assert service.keys[-1] == "Bearer mine"
 
 
-@pytest.mark.parametrize(
-    "name", ["QTM_LLM_BASE_URL", "QTM_CONFIG", "OPENAI_BASE_URL", "HTTPS_PROXY", "PATH"]
-)
-def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(
-    qtm: Run, tmp_path: Path, name: str
-) -> None:
-    path = put(tmp_path, f"{name}=http://evil/${{OTHERS_SECRET}}\nOPENAI_API_KEY={SECRET}\n")
+def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(qtm: Run, tmp_path: Path) -> None:
+    names = ("QTM_LLM_BASE_URL", "QTM_CONFIG", "OPENAI_BASE_URL", "HTTPS_PROXY", "PATH")
+    lines = [f"{name}=http://evil/${{OTHERS_SECRET}}\n" for name in names]
+    path = put(tmp_path, f"{''.join(lines)}OPENAI_API_KEY={SECRET}\n")
     ended = qtm("config", "show", "--json", OTHERS_SECRET="precious")
     assert ended.code == 0
     assert {row["origin"] for row in json.loads(ended.out)} == {"default"}
-    assert f"OPENAI_API_KEY read from {path}; ignored there: {name} (" in ended.err
+    assert f"OPENAI_API_KEY read from {path}; ignored there: {', '.join(names)} (" in ended.err
     for hidden in ("evil", "precious", SECRET):
         assert hidden not in ended.out + ended.err
 
 
-@pytest.mark.parametrize("kind", ["link", "shared", "open", "pipe", "large"])
-def test_one_that_others_may_have_written_is_not_read(qtm: Run, tmp_path: Path, kind: str) -> None:
-    path, why = tmp_path / ".env", "others may write to it"
-    if kind == "link":
-        put(tmp_path, f"OPENAI_API_KEY={SECRET}").rename(tmp_path / "theirs")
-        path.symlink_to(tmp_path / "theirs")
-        why = "it is a link"
-    elif kind == "pipe":
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("link", "it is a link"),
+        ("open", "others may write to it"),
+        ("pipe", "it is not a file"),
+        ("large", "it is larger than 1,000,000 bytes"),
+        ("latin", "it is not UTF-8"),
+        ("nul", "holds a value that no variable can hold"),
+    ],
+)
+def test_one_that_is_not_safe_or_cannot_be_read_is_noted_and_not_used(
+    qtm: Run, tmp_path: Path, kind: str, why: str
+) -> None:
+    path, line = tmp_path / ".env", f"OPENAI_API_KEY={SECRET}"
+    if kind == "pipe":
         os.mkfifo(path)
-        why = "it is not a file"
-    elif kind == "large":
-        put(tmp_path, f"OPENAI_API_KEY={SECRET}\n" + "#" * 1_000_000)
-        why = "it is larger than 1,000,000 bytes"
     else:
-        put(tmp_path, f"OPENAI_API_KEY={SECRET}").chmod(0o664 if kind == "shared" else 0o666)
-    ended = qtm("query", QUESTION)
-    assert f"qtm: note: {path} was not read: {why}" in ended.err
-    assert "No language model" in ended.err or ended.code != 0
+        endings = {"large": "\n" + "#" * 1_000_000, "latin": "\nA=\udcff", "nul": "\nHF_TOKEN='\0'"}
+        put(tmp_path, (line + endings.get(kind, "")).encode(errors="surrogateescape"))
+    if kind == "link":
+        path.rename(tmp_path / "theirs")
+        path.symlink_to(tmp_path / "theirs")
+    elif kind == "open":
+        path.chmod(0o666)
+    ended = qtm("transform", "-t", "none", QUESTION)
+    assert (ended.code, f"qtm: note: {path} was not read: " in ended.err) == (0, True)
+    assert why in ended.err
     assert SECRET not in ended.err
 
 
-def test_no_name_in_it_forges_a_line(qtm: Run, tmp_path: Path) -> None:
-    put(tmp_path, "'a\nqtm: all is well\x1b[2J'=1\n" + "".join(f"N{it}=1\n" for it in range(500)))
+def test_no_name_in_it_forges_a_line_or_shows_a_piece_of_a_key(qtm: Run, tmp_path: Path) -> None:
+    names = "".join(f"N{number}=1\n" for number in range(500))
+    put(tmp_path, f"{SECRET}\nMIIEvAIBADANBg=\n'a\nqtm: all is well\x1b[2J'=1\n{names}")
     ended = qtm("transform", "-t", "none", QUESTION)
     assert ended.err.count("\n") == 1
-    assert "\x1b" not in ended.err
-    assert "N19, 481 more" in ended.err
-
-
-def test_a_key_that_stands_there_as_a_name_is_not_shown(qtm: Run, tmp_path: Path) -> None:
-    put(tmp_path, f"{SECRET}\nMIIEvAIBADANBgkq0w9=\nTOP_K=1\n")
-    ended = qtm("transform", "-t", "none", QUESTION)
-    assert f"ignored in {tmp_path / '.env'}: TOP_K, 2 more" in ended.err
-    assert SECRET not in ended.err
-    assert "MIIE" not in ended.err
-
-
-@pytest.mark.parametrize(
-    "content", [b"OPENAI_API_KEY=\xff\xfe", f"A=b\nHF_TOKEN='{SECRET}\x00'\n".encode()]
-)
-def test_one_that_cannot_be_read_is_noted_and_no_error(
-    qtm: Run, tmp_path: Path, content: bytes
-) -> None:
-    put(tmp_path, "").write_bytes(content)
-    ended = qtm("transform", "-t", "none", QUESTION)
-    assert (ended.code, ended.out) == (0, KEYWORDS)
-    assert "qtm: note: " in ended.err
-    assert ".env was not read" in ended.err
-    assert SECRET not in ended.err
+    assert "N19, 483 more" in ended.err
+    for hidden in ("\x1b", SECRET, "MIIE"):
+        assert hidden not in ended.err
 
 
 def test_every_credential_the_package_reads_may_stand_in_it() -> None:
@@ -123,18 +124,19 @@ def test_every_credential_the_package_reads_may_stand_in_it() -> None:
     assert read == set(CREDENTIALS)
 
 
+# --- a config that nobody named -------------------------------------------------------------------
+
+
 def test_the_config_of_the_folder_is_found_under_any_that_is_named(qtm: Run, folder: Path) -> None:
     (folder / "config").mkdir()
     first, second = CONFIG_FILES
     (folder / first).write_text('{"topK": 2, "transformationType": "none"}')
     (folder / second).write_text('{"topK": 3}')
     (folder / "mine.json").write_text('{"topK": 4}')
-    (folder / "below").mkdir()
     ended = qtm("ingest", "mine.json", "--set", "indexPath=i.sqlite")
     line = {"level": "info", "message": "Loading config", "meta": {"path": first}}
     assert json.loads(ended.err.splitlines()[0]) == line
     for more, environ, top_k, origin in (
-        ((), {}, 2, f"file {first}"),
         ((), {"QTM_TOP_K": "6"}, 2, f"file {first}"),
         ((), {"QTM_CONFIG": "mine.json"}, 4, "file mine.json"),
         (("mine.json",), {}, 4, "file mine.json"),
@@ -143,12 +145,8 @@ def test_the_config_of_the_folder_is_found_under_any_that_is_named(qtm: Run, fol
         ended = qtm("config", "show", "--json", *more, **environ)
         rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(ended.out)}
         assert rows["topK"] == (top_k, origin)
-        is_found = origin == f"file {first}" or "--set" in more
         note = f"qtm: note: Loading config {first} (found in this folder; --config names another)\n"
-        assert ended.err == (note if is_found else "")
-    assert qtm("config", "show", folder=folder / "below").err == "the config is valid\n"
-    (folder / first).unlink()
-    assert f"Loading config {second} (" in qtm("transform", "-t", "none", QUESTION).err
+        assert ended.err == ("" if origin == "file mine.json" else note)
 
 
 # What whoever hands a folder over must not decide.
@@ -168,16 +166,12 @@ GRAVE = {
 
 @pytest.mark.parametrize("key", GRAVE)
 def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+    here: Path, key: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("QTM_CONFIG", raising=False)
-    (tmp_path / "model").mkdir()
-    (tmp_path / CONFIG_FILES[1]).write_text(json.dumps(GRAVE[key]))
-    with pytest.raises(
-        ConfigError,
-        match=rf"was found in this folder and must not set {key}.* add --config {CONFIG_FILES[1]} ",
-    ) as caught:
+    (here / "model").mkdir()
+    put_config(here, GRAVE[key])
+    said = rf"was found in this folder and must not set {key}.* add --config {CONFIG_FILES[1]} "
+    with pytest.raises(ConfigError, match=said) as caught:
         load_config(None)
     assert "evil" not in str(caught.value)
     assert load_config(CONFIG_FILES[1])
@@ -186,88 +180,55 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
 
 
 @pytest.mark.parametrize("key", ["dataPath", "indexPath"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        "{home}",
-        "~/notes",
-        "docs/../../notes",
-        "out/*.txt",
-        "*/../../notes/*",
-        "b",
-    ],
-)
 def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, path: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    clone, notes = tmp_path / "clone", tmp_path / "notes"
-    for folder in (clone / "docs", notes):
-        folder.mkdir(parents=True)
+    notes = here.parent / "notes"
+    for folder in (here / "docs", notes):
+        folder.mkdir()
     (notes / "a.txt").write_text("private")
-    (clone / "out").symlink_to(notes)
-    (clone / "b").symlink_to(notes / "a.txt")
-    monkeypatch.chdir(clone)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("QTM_CONFIG", raising=False)
-    config = {key: path.format(home=tmp_path)}
-    (clone / CONFIG_FILES[1]).write_text(json.dumps(config))
-    with pytest.raises(
-        ConfigError, match=f"was found in this folder and must not set {key} outside this folder"
-    ):
-        load_config(None)
-    assert load_config(CONFIG_FILES[1])
-    for inside in ("docs", "./docs/*.md", "docs/../docs/**", ".", str(clone / "docs"), "not/there"):
-        (clone / CONFIG_FILES[1]).write_text(json.dumps({key: inside}))
-        assert load_config(None)
-
-
-def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("QTM_CONFIG", raising=False)
-    for budget in ({"maxUsd": None}, {"maxUsd": 1_000}, {"maxTokens": 10**9}):
-        (tmp_path / CONFIG_FILES[1]).write_text(json.dumps({"budget": budget}))
-        monkeypatch.delenv("QTM_BUDGET_MAX_USD", raising=False)
-        assert load_config(None)
-        monkeypatch.setenv("QTM_BUDGET_MAX_USD", "5")
-        with pytest.raises(
-            ConfigError,
-            match=f"must not set budget.{next(iter(budget))} in addition to the environment's",
-        ):
+    (here / "out").symlink_to(notes)
+    (here / "b").symlink_to(notes / "a.txt")
+    monkeypatch.setenv("HOME", str(here.parent))
+    ways = ("~/notes", "docs/../../notes", "out/*.txt", "*/../../notes/*", "b")
+    for path in (str(here.parent), *ways):
+        put_config(here, {key: path})
+        with pytest.raises(ConfigError, match=f"must not set {key} outside this folder"):
             load_config(None)
         assert load_config(CONFIG_FILES[1])
+    for path in ("docs", "./docs/*.md", "docs/../docs/**", ".", str(here / "docs"), "not/there"):
+        put_config(here, {key: path})
+        assert load_config(None)
 
 
-def test_a_config_that_nobody_named_sends_nothing_from_outside_of_its_folder(
-    qtm: Run, folder: Path, service: AnsweringService
+@pytest.mark.parametrize("budget", [{"maxUsd": None}, {"maxUsd": 1_000}, {"maxTokens": 10**9}])
+def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
+    here: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, Any]
 ) -> None:
-    (folder.parent / "private.txt").write_text("a private text")
-    config = {"dataPath": "../private.txt", "indexPath": "i.sqlite", "contextualChunks": True}
-    (folder / CONFIG_FILES[1]).write_text(json.dumps(config))
-    ended = qtm("ingest", OPENAI_API_KEY=SECRET, QTM_LLM_BASE_URL=service.url)
-    assert (ended.code, service.bodies) == (2, [])
-    assert "dataPath outside this folder" in ended.err
-    assert not (folder / "i.sqlite").exists()
+    put_config(here, {"budget": budget})
+    monkeypatch.delenv("QTM_BUDGET_MAX_USD", raising=False)
+    assert load_config(None)
+    monkeypatch.setenv("QTM_BUDGET_MAX_USD", "5")
+    said = f"must not set budget.{next(iter(budget))} in addition to the environment's"
+    with pytest.raises(ConfigError, match=said):
+        load_config(None)
+    assert load_config(CONFIG_FILES[1])
 
 
-@pytest.mark.parametrize("kind", ["link", "shared", "pipe", "folder"])
+@pytest.mark.parametrize("kind", ["link", "open", "pipe", "folder"])
 def test_a_config_that_others_may_have_written_is_not_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+    here: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("QTM_CONFIG", raising=False)
-    path = tmp_path / CONFIG_FILES[1]
+    path = here / CONFIG_FILES[1]
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
     else:
-        theirs = path if kind == "shared" else tmp_path / "theirs"
-        theirs.write_text('{"topK": 1}')
-        theirs.chmod(0o666)
-        if kind == "link":
-            path.symlink_to(theirs)
+        put_config(here, {"topK": 1})
+        path.chmod(0o666 if kind == "open" else 0o644)
+    if kind == "link":
+        path.symlink_to(path.rename(here / "theirs"))
     assert load_config(None).settings.top_k == 4
     assert capsys.readouterr().err.startswith(f"qtm: note: {path.name} was not used: ")
 
@@ -275,9 +236,8 @@ def test_a_config_that_others_may_have_written_is_not_found(
 def test_for_an_installed_function_no_module_of_the_folder_is_loaded(
     qtm_process: Run, tmp_path: Path
 ) -> None:
-    evil = "open('loaded', 'w').close()\n"
     for name in ("statistics", "ir_measures", "jinja2"):
-        (tmp_path / f"{name}.py").write_text(evil)
+        (tmp_path / f"{name}.py").write_text("open('loaded', 'w').close()\n")
     (tmp_path / "own.py").write_text("import statistics\n\ndef search(query): return []\n")
     qtm_process("check", "textwrap:wrap", QUESTION)
     assert not (tmp_path / "loaded").exists()

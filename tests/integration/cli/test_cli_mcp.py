@@ -9,29 +9,21 @@ import pytest
 
 from tests.support.command_line import Ended
 
-Run = Callable[..., Ended]
-
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (("app:search", "--nmae", "x"), "--nmae"),
-        (("nothing:search",), "nothing"),
-        (("no function",), "MODULE:FUNCTION"),
-        (("nothing:search", "--http"), "nothing"),
-        (("--folder", "missing"), "missing"),
+        ("app:search --nmae x", 2, "--nmae"),
+        ("function", 2, "MODULE:FUNCTION"),
+        ("nothing:search --http", 2, "nothing"),
+        # A client that says nothing ends the server.
+        ("", 0, ""),
     ],
 )
 def test_what_is_wrong_is_said_and_stdout_stays_empty(
-    qtm_process: Run, arguments: tuple[str, ...], words: str
+    qtm_process: Callable[..., Ended], folder: Path, arguments: str, code: int, words: str
 ) -> None:
-    ended = qtm_process("mcp", *arguments)
-    assert ended.code == 2
+    ended = qtm_process("mcp", *arguments.split(), folder=folder)
+    assert (ended.code, ended.out) == (code, "")
     assert words in ended.err
-    assert ended.out == ""
     assert "Traceback" not in ended.err
-
-
-def test_a_client_that_says_nothing_ends_the_server(qtm_process: Run, folder: Path) -> None:
-    ended = qtm_process("mcp", folder=folder)
-    assert (ended.code, ended.out) == (0, "")

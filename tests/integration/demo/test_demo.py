@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -17,49 +19,50 @@ from qtmiddleware.kit.evaluation import (
     measure_systems,
 )
 from qtmiddleware.kit.evaluation.bench import open_index
-from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
+from tests.support.command_line import Ended, qtm
 
+__all__ = ["qtm"]
 pytestmark = pytest.mark.thorough
-
-
-def embedding_once(embedder: Embedder) -> Embedder:
-    """*embedder*, but for a text it has embedded before: most systems search the same ones."""
-    embedded = cache(lambda text: embedder.embed([text])[0])
-    return CallableEmbedder(
-        lambda texts: list(map(embedded, texts)), name=embedder.name, dimension=embedder.dimension
-    )
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    data = load_dataset()
-    embedder = embedding_once(find_embedder("all-MiniLM-L6-v2"))
+    data, model = load_dataset(), find_embedder("all-MiniLM-L6-v2")
+    # Most systems search the same texts.
+    embedded = cache(lambda text: model.embed([text])[0])
+    embedder = CallableEmbedder(
+        lambda texts: list(map(embedded, texts)), name=model.name, dimension=model.dimension
+    )
     with open_index(data, tmp_path_factory.mktemp("demo"), embedder) as store:
         system = index_system(store, embedder, load_recorded_model(), top_k=TOP_K)
         return measure_systems(system, data, chosen(USUAL))
 
 
-def test_no_default_does_worse_than_the_raw_query(comparison: Comparison) -> None:
-    raw = comparison["off"].means["nDCG@10"]
+def test_no_default_does_worse_than_the_plain_search(comparison: Comparison) -> None:
+    plain = comparison["off"].means["nDCG@10"]
     for name in ("rules", "balanced", "auto", "all"):
-        assert comparison[name].means["nDCG@10"] > raw, name
-
-
-def test_one_combined_call_a_question_helps_more_than_it_hurts(comparison: Comparison) -> None:
-    combined = comparison["balanced"]
-    assert combined.llm_calls <= comparison.questions
-    assert combined.helped_rate > 5 * combined.hurt_rate
-
-
-def test_auto_asks_the_model_for_a_part_of_the_questions(comparison: Comparison) -> None:
-    assert 0 < comparison["auto"].llm_calls < comparison["balanced"].llm_calls
-
-
-def test_no_recorded_reply_is_lost_on_the_way_but_one_that_lost_a_negation(
-    comparison: Comparison,
-) -> None:
+        assert comparison[name].means["nDCG@10"] > plain, name
+    balanced = comparison["balanced"]
+    assert balanced.helped_rate > 5 * balanced.hurt_rate
+    assert 0 < comparison["auto"].llm_calls < balanced.llm_calls <= comparison.questions
     # The recorded rewrite of q21 speaks of "not at home" no more, where the question says "nobody".
-    assert {score.name: score.degraded for score in comparison.systems if score.degraded} == {
-        "rewrite": 1
-    }
+    degraded = {score.name: score.degraded for score in comparison.systems if score.degraded}
+    assert degraded == {"rewrite": 1}
+
+
+def test_the_command_compares_every_system_on_a_plain_terminal(
+    qtm: Callable[..., Ended],
+) -> None:
+    ended = qtm("demo", "--questions", "6", "--json")
+    assert "Replaying recorded replies" in ended.err
+    found = json.loads(ended.out)
+    assert (found["dataset"], found["questions"], found["baseline"]) == ("demo", 6, "off")
+    calls = {system["name"]: system["llmCalls"] for system in found["systems"]}
+    assert list(calls) == list(USUAL)
+    assert (calls["off"], calls["rules"], calls["balanced"], calls["all"]) == (0, 0, 6, 18)
+    ended = qtm("demo", "--questions", "2", COLUMNS="80")
+    table = ended.out.partition("\n\n")[2].partition("\n\n")[0]
+    assert [line.partition("  ")[0] for line in table.splitlines()[-len(USUAL) :]] == list(USUAL)
+    assert max(map(len, table.splitlines())) <= 80
+    assert "Step by step" in ended.out

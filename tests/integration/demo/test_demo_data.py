@@ -1,151 +1,124 @@
-"""The shipped data set keeps the promises of its README."""
+"""The shipped data sets keep the promises of their README, and their examples show what they are called by."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
-DATA: Final = files("qtmiddleware") / "kit" / "demo" / "data"
-NUMBER_WORDS: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-# What no rewrite may lose: tokens with a digit, quoted phrases, the names of models and plans,
-# spelled-out numbers.
-IDENTIFIER: Final = re.compile(r"\w[\w.\-]*\w|\w")
-QUOTED: Final = re.compile(r'"[^"]+"')
-NAME: Final = re.compile(
-    r"Harbor \d|Ridge \d|Drift F|Barge L|\b(?:Flex|Steady|Family|Business|Care)\b"
+import pytest
+
+from qtmiddleware.kit.demo import EXAMPLES, has_recording, load_dataset, load_recorded_model
+from qtmiddleware.kit.embedding import find_embedder
+from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.playground.state import PageState
+from qtmiddleware.kit.playground.tiers import Tiers
+from qtmiddleware.kit.playground.view import build_cards, compare_places
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+
+FOLDER: Final = files("qtmiddleware") / "kit" / "demo" / "data"
+DATA: Final = load_dataset()
+QUESTIONS: Final = {question.id: question for question in DATA.questions}
+PASSAGES: Final = {passage.id: passage.text for passage in DATA.passages}
+LINES: Final = (FOLDER / "recordings.jsonl").read_text(encoding="utf-8").splitlines()
+RECORDINGS: Final[dict[str, dict[str, Any]]] = {row["_id"]: row for row in map(json.loads, LINES)}
+SINGLE: Final = ("standalone", "rewrite", "step_back", "hyde")
+SEVERAL: Final = ("sub_queries", "paraphrases", "keywords")
+# What no rewrite may lose: quoted phrases, the names of models and plans, spelled-out numbers.
+KEPT: Final = re.compile(
+    r'"[^"]+"|Harbor \d|Ridge \d|Drift F|Barge L|\b(?:Flex|Steady|Family|Business|Care)\b'
+    r"|(?i:\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b)"
 )
-NUMBER_WORD: Final = re.compile(rf"\b(?:{NUMBER_WORDS})\b", re.IGNORECASE)
-NEGATION: Final = re.compile(r"\b(?:not|no|never|without|cannot|cant|wont|\w+n't)\b", re.IGNORECASE)
-RECORDED_FIELDS: Final = {
-    *(
-        "_id",
-        "query",
-        "standalone",
-        "rewrite",
-        "step_back",
-        "sub_queries",
-        "hyde",
-        "paraphrases",
-        "keywords",
-    ),
-}
-
-
-def read_lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
-
-
-def read_qrels() -> list[tuple[str, str, int]]:
-    header, *rows = (DATA / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()
-    assert header == "query-id\tcorpus-id\tscore"
-    return [
-        (query, passage, int(score)) for query, passage, score in (row.split("\t") for row in rows)
-    ]
-
-
-CORPUS: Final = {row["_id"]: row for row in read_lines("corpus.jsonl")}
-QUERIES: Final = {row["_id"]: row for row in read_lines("queries.jsonl")}
-RECORDINGS: Final = {row["_id"]: row for row in read_lines("recordings.jsonl")}
-QRELS: Final = read_qrels()
-README: Final = (DATA / "README.md").read_text(encoding="utf-8")
-
-
-def history(query_id: str) -> list[dict[str, str]]:
-    turns: list[dict[str, str]] = QUERIES[query_id]["metadata"].get("history", [])
-    return turns
 
 
 def tokens(text: str) -> list[str]:
-    return [token.lower() for token in IDENTIFIER.findall(text)]
+    return [token.lower() for token in re.findall(r"\w[\w.\-]*\w|\w", text)]
 
 
 def numbers(text: str) -> set[str]:
     return {token for token in tokens(text) if any(character.isdigit() for character in token)}
 
 
-def runs(text: str, length: int) -> set[tuple[str, ...]]:
+def runs(text: str) -> set[tuple[str, ...]]:
+    """Every six words that stand together."""
     words = tokens(text)
-    return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
-
-
-def known_before(query_id: str) -> str:
-    """All that a model may know when it transforms the question."""
-    return " ".join([*(turn["content"] for turn in history(query_id)), QUERIES[query_id]["text"]])
-
-
-def recorded_texts(query_id: str) -> str:
-    recording = RECORDINGS[query_id]
-    lists = [*recording["sub_queries"], *recording["paraphrases"], *recording["keywords"]]
-    single = [recording[name] or "" for name in ("standalone", "rewrite", "step_back", "hyde")]
-    return " . ".join([*single, *lists])
-
-
-def lost(question: str, variant: str) -> set[str]:
-    """What *variant* lost of the parts of *question* that must be kept."""
-    kept = numbers(variant)
-    phrases = [*QUOTED.findall(question), *NAME.findall(question), *NUMBER_WORD.findall(question)]
-    missing = {phrase for phrase in phrases if phrase.lower() not in variant.lower()}
-    return missing | {number for number in numbers(question) if number not in kept}
-
-
-def test_judgements_name_existing_questions_and_passages_once_with_a_grade_of_1_or_2() -> None:
-    assert {query for query, _, _ in QRELS} == set(QUERIES)
-    assert {passage for _, passage, _ in QRELS} <= set(CORPUS)
-    assert {score for _, _, score in QRELS} == {1, 2}
-    assert len({(query, passage) for query, passage, _ in QRELS}) == len(QRELS)
-
-
-def test_every_question_has_a_passage_that_answers_it() -> None:
-    assert {query for query, _, score in QRELS if score == 2} == set(QUERIES)
+    return {tuple(words[start : start + 6]) for start in range(len(words) - 5)}
 
 
 def test_the_readme_tells_the_true_counts() -> None:
-    told = {
-        kind: int(count)
-        for kind, count in re.findall(r"^\| (\w+) \| (\d+) \|", README, re.MULTILINE)
-    }
-    assert told == Counter(row["metadata"]["type"] for row in QUERIES.values())
-    assert f"{len(CORPUS)} passages" in README
-    assert f"{len(QUERIES)} questions" in README
-    assert f"{len(QRELS)} graded judgements" in README
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    told = {kind: int(n) for kind, n in re.findall(r"^\| (\w+) \| (\d+) \|", readme, re.MULTILINE)}
+    assert told == Counter(question.metadata["type"] for question in DATA.questions)
+    grades = [list(grades.values()) for grades in DATA.qrels.values()]
+    for said in (
+        f"{len(PASSAGES)} passages",
+        f"{len(QUESTIONS)} questions",
+        f"{sum(map(len, grades))} graded judgements",
+    ):
+        assert said in readme
+    assert all(2 in of_one and {*of_one} <= {1, 2} for of_one in grades)
 
 
-def test_every_question_has_a_recording_of_its_own_text() -> None:
+def test_every_question_has_a_complete_recording_that_loses_nothing() -> None:
     assert {key: row["query"] for key, row in RECORDINGS.items()} == {
-        key: row["text"] for key, row in QUERIES.items()
+        key: question.text for key, question in QUESTIONS.items()
     }
-
-
-def test_every_recording_is_complete() -> None:
-    for query_id, recording in RECORDINGS.items():
-        assert set(recording) == RECORDED_FIELDS
-        assert (recording["standalone"] is not None) == bool(history(query_id)), query_id
-        assert 1 <= len(recording["sub_queries"]) <= 4, query_id
-        assert len(recording["paraphrases"]) == 3, query_id
-        assert 3 <= len(recording["keywords"]) <= 8, query_id
-        for name in ("sub_queries", "paraphrases", "keywords"):
-            assert len(set(recording[name])) == len(recording[name]), query_id
-            assert all(text.strip() for text in recording[name]), query_id
-        assert all(recording[name].strip() for name in ("rewrite", "step_back", "hyde")), query_id
-
-
-def test_no_rewrite_or_paraphrase_loses_an_identifier_a_number_a_quote_or_a_name() -> None:
-    missing = {
-        variant: lost(QUERIES[query_id]["text"], variant)
-        for query_id, recording in RECORDINGS.items()
-        for variant in filter(
-            None, (recording["rewrite"], recording["standalone"], *recording["paraphrases"])
-        )
-    }
-    assert {variant: parts for variant, parts in missing.items() if parts} == {}
+    for id_, recording in RECORDINGS.items():
+        question = QUESTIONS[id_]
+        assert set(recording) == {"_id", "query", *SINGLE, *SEVERAL}
+        assert (recording["standalone"] is not None) == bool(question.history), id_
+        assert 1 <= len(recording["sub_queries"]) <= 4, id_
+        assert len(recording["paraphrases"]) == 3, id_
+        assert 3 <= len(recording["keywords"]) <= 8, id_
+        for name in SEVERAL:
+            assert len({text for text in recording[name] if text.strip()}) == len(recording[name])
+        for variant in (recording["rewrite"], recording["standalone"], *recording["paraphrases"]):
+            if variant is not None:
+                lost = {
+                    it for it in KEPT.findall(question.text) if it.lower() not in variant.lower()
+                }
+                assert not lost | (numbers(question.text) - numbers(variant)), id_
 
 
 def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passages_hold() -> None:
-    for query_id, passage, _ in QRELS:
-        text = CORPUS[passage]["text"]
-        recorded, before = recorded_texts(query_id), known_before(query_id)
-        assert not (numbers(recorded) - numbers(before)) & numbers(text), query_id
-        assert not (runs(recorded, 6) - runs(before, 6)) & runs(text, 6), query_id
+    for id_, grades in DATA.qrels.items():
+        question, recording = QUESTIONS[id_], RECORDINGS[id_]
+        before = " ".join([*(turn.content for turn in question.history), question.text])
+        several = [text for name in SEVERAL for text in recording[name]]
+        recorded = " . ".join([*(recording[name] or "" for name in SINGLE), *several])
+        for text in (PASSAGES[passage] for passage in grades):
+            assert not (numbers(recorded) - numbers(before)) & numbers(text), id_
+            assert not (runs(recorded) - runs(before)) & runs(text), id_
+
+
+@pytest.mark.parametrize("folder", EXAMPLES)
+def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> None:
+    data, model = load_dataset(folder), load_recorded_model(folder)
+    kinds = ["gains", "loses", "code", "conversation", "nothing found", "typo"]
+    assert [*EXAMPLES[folder]] == kinds
+    assert not has_recording(model, "a question that nobody has asked", ())
+    embedder = find_embedder("all-MiniLM-L6-v2")
+    parts: Any = {"client": model, "embedder": embedder}
+    with (
+        open_index(data, tmp_path, embedder) as store,
+        QueryMiddleware({"topK": 5}, store=store, **parts) as middleware,
+    ):
+        tiers = Tiers(middleware.retriever, has_recorded_reply=lambda *_: True)
+        for kind, id_ in EXAMPLES[folder].items():
+            (question,) = data.only({id_}).questions
+            assert has_recording(model, question.text, question.history)
+            best = max(data.qrels[id_].values())
+            answers = [id_ for id_, grade in data.qrels[id_].items() if grade == best > 0]
+            asked: Any = {"question": question.text, "history": question.history}
+            state = PageState(tiers=tiers.shown, **asked)
+            cards = build_cards(asyncio.run(tiers.ask(state)), tiers, state, answers)
+            ways = [compare_places(card, cards[0]) for card in cards]
+            if kind == "nothing found":
+                assert {*ways[1:]} <= {"same", "none"}
+            else:
+                assert ("worse" in ways) == (kind == "loses")
+                assert "better" in ways or kind in ("code", "loses")

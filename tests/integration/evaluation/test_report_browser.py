@@ -35,16 +35,10 @@ def test_it_opens_quietly_from_a_file_and_asks_the_network_for_nothing(opened: O
 
 
 def test_the_policy_stops_what_is_not_the_pages_own(browser: Browser, tmp_path: Path) -> None:
-    text = (
-        report_comparison(several())
-        .to_html()
-        .replace(
-            "</main>",
-            "<script>hacked = 1</script><img src='http://localhost:9/x' onerror='hacked = 2'></main>",
-        )
-    )
+    evil = "<script>hacked = 1</script><img src='http://localhost:9/x' onerror='hacked = 2'></main>"
     file = tmp_path / "tampered.html"
-    file.write_text(text, encoding="utf-8")
+    page = report_comparison(several()).to_html().replace("</main>", evil)
+    file.write_text(page, encoding="utf-8")
     with browser.new_context() as context:
         shown = context.new_page()
         refused: list[str] = []

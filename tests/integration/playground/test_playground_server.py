@@ -39,22 +39,13 @@ def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
         assert len(list_tiers(page)) == 4
 
 
-def test_nothing_that_is_asked_is_written_anywhere(served: Served) -> None:
-    served.get("a question about a secret")
+def test_nothing_that_is_asked_is_written_anywhere_and_nobody_else_can_ask(served: Served) -> None:
     served.get("a question about a secret", **{"fusion.method": "no method"})
     httpx.get(served.url + "../secret")
     assert "secret" not in served.errors.read_text()
     assert list(served.errors.parent.iterdir()) == [served.errors]
-
-
-def test_it_listens_on_this_machine_alone(served: Served) -> None:
-    with socket.create_connection(("127.0.0.1", served.port)):
-        pass
-    with (
-        pytest.raises(ConnectionRefusedError),
-        socket.create_connection(("127.0.0.2", served.port), timeout=5),
-    ):
-        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", served.port), timeout=5)
 
 
 def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
@@ -70,37 +61,31 @@ def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
     assert "Traceback" not in said
 
 
-def test_without_an_index_it_says_how_to_make_one(qtm: Callable[..., Ended]) -> None:  # noqa: F811
-    ended = qtm("playground")
-    assert (ended.code, ended.out) == (1, "")
-    assert "does not exist yet" in ended.err
-    assert "qtm ingest" in ended.err
-
-
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "said"),
     [
-        (("-f", "nowhere:search"), "the module 'nowhere' was not found"),
-        (("--questions", "nowhere.json"), "nowhere.json"),
-        (("--port", "70000"), "65535"),
-        (("--set", "topK=0"), "topK"),
+        ("", 1, "qtm ingest"),
+        ("-f nowhere:search", 2, "the module 'nowhere' was not found"),
+        ("--questions nowhere.json", 2, "nowhere.json"),
+        ("--port 70000", 2, "65535"),
+        ("--set topK=0", 2, "topK"),
     ],
 )
 def test_what_cannot_be_used_is_refused(
     qtm: Callable[..., Ended],  # noqa: F811
-    arguments: tuple[str, ...],
+    arguments: str,
+    code: int,
     said: str,
 ) -> None:
-    ended = qtm("playground", *arguments)
-    assert (ended.code, ended.out) == (2, "")
+    ended = qtm("playground", *arguments.split())
+    assert (ended.code, ended.out) == (code, "")
     assert said in ended.err
     assert "Traceback" not in ended.err
 
 
 def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Path) -> None:  # noqa: F811
-    (folder / "asked.json").write_text(
-        json.dumps([{"question": "What <b>is</b> it?", "ideal_answer": "It."}])
-    )
+    asked = [{"question": "What <b>is</b> it?", "ideal_answer": "It."}]
+    (folder / "asked.json").write_text(json.dumps(asked))
     with serve(folder, "--questions", "asked.json", "--set", "topK=2") as served:
         assert "What &lt;b&gt;is&lt;/b&gt; it?" in served.get().text
         page = served.get(QUESTION).text
@@ -110,36 +95,24 @@ def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Pat
 
 
 def test_the_demo_replays_its_replies_and_says_where_there_is_none(tmp_path: Path) -> None:
+    def read(page: str) -> list[str]:
+        # Times and the key of the style differ.
+        parts = r'<p class="why">.*?</p>|<bdi class="title">.*?</bdi>|<ul class="texts">.*?</ul>'
+        return re.findall(parts, page, re.DOTALL)
+
     with serve(tmp_path, "--playground", "--recorded", command="demo") as served:
-        start = served.get().text
-        known = served.get("flat again").text
+        start, known = served.get().text, served.get("flat again").text
         unknown = served.get("a question that nobody has asked").text
         small = httpx.get(served.url + "small/").text
-        lost = httpx.get(served.url + "elsewhere/").status_code
+        assert httpx.get(served.url + "elsewhere/").status_code == 404
+        # The same link gives the same answer after other questions.
+        assert read(served.get("flat again").text) == read(known)
+    assert len(read(known)) > 15
     assert "E-1101 after a frosty night" in start
     assert "paymant declind agen" in small
-    assert lost == 404
     assert list_tiers(known) == ["off", "rules", "balanced"]
     assert "Recorded replies of a large language model" in known
     assert "No reply is recorded" not in known
     assert list_tiers(unknown) == ["off", "rules"]
     assert unknown.count("No reply is recorded") == 1
     assert "Degraded" not in unknown
-
-
-def test_the_same_link_gives_the_same_answer_after_other_questions(tmp_path: Path) -> None:
-    def read(page: str) -> list[str]:
-        # Times and the key of the style differ.
-        return re.findall(
-            r'<p class="why">.*?</p>|<bdi class="title">.*?</bdi>|<ul class="texts">.*?</ul>',
-            page,
-            re.DOTALL,
-        )
-
-    with serve(tmp_path, "--playground", "--recorded", command="demo") as served:
-        first = served.get("flat again").text
-        for question in ("winter", "muddy. hose ok?", "E-4042", "no help from motor"):
-            served.get(question)
-        again = served.get("flat again").text
-    assert len(read(first)) > 15
-    assert read(again) == read(first)

@@ -19,7 +19,6 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Dataset, Question, load_judged, load_questions
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
-from tests.support.shared_data import COLLECTIONS
 
 HEALTH, FEE = "Does Jaco have any health concerns?", "How much is the fee, if I may ask?"
 PLAIN = f'question,id\n{HEALTH},health\n"{FEE}",fees\n'
@@ -42,14 +41,10 @@ def judged(data: Dataset) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(PLAIN, id="commas"),
         pytest.param(PLAIN.encode("utf-8-sig"), id="a byte order mark"),
         pytest.param(PLAIN.encode("utf-16"), id="UTF-16"),
-        pytest.param(PLAIN.replace("\n", "\r\n"), id="Windows line ends"),
         pytest.param(f"question;id\n{HEALTH};health\n{FEE};fees\n", id="semicolons"),
-        pytest.param(f"question\tid\n{HEALTH}\thealth\n{FEE}\tfees", id="tabs, no line end"),
         pytest.param(f'\n question , id \n{HEALTH}, health \n,\n"{FEE}", fees\n\n', id="blanks"),
-        pytest.param(f'question,relevant\n{HEALTH},"[""health""]"\n"{FEE}",fees\n', id="JSON"),
         pytest.param(f'Query,Passage ID\n{HEALTH},health\n"{FEE}",fees\n', id="other names"),
     ],
 )
@@ -61,42 +56,32 @@ def test_a_table_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str |
 
 
 @pytest.mark.parametrize("ids", ["a,b", " a ; b", "a|b|", "a\nb", '["a", "b"]', "['a', 'b']"])
-def test_a_cell_may_hold_several_ids_and_a_lone_id_what_separates_them(
-    tmp_path: Path, ids: str
-) -> None:
+def test_a_cell_may_hold_several_ids(tmp_path: Path, ids: str) -> None:
     cell = ids.replace('"', '""')
     path = write(tmp_path, f'question,ids\nWhat?,"{cell}"\n')
     assert judged(load_judged(path)) == {"What?": {"a": 1, "b": 1}}
-    path = write(tmp_path, 'question,id\nWhat?,"a,b; c|d"\n')
-    assert judged(load_judged(path)) == {"What?": {"a,b; c|d": 1}}
 
 
 @pytest.mark.parametrize(
-    ("column", "right", "wrong", "grade"),
-    [("relevance", "2", "0", 2), ("Grade", "1.0", "0.0", 1), ("score", "yes", "no", 1), ("label", "TRUE", "False", 1), ("grade", "relevant", "not relevant", 1)],
-)  # fmt: skip
-def test_a_column_of_grades_says_what_is_relevant_and_what_is_not(
-    tmp_path: Path, column: str, right: str, wrong: str, grade: int
+    ("table", "grades"),
+    [
+        ("question,id,relevance\nWhat?,a,2\nWhat?,b,0\n", {"a": 2, "b": 0}),
+        ("question,id,Grade\nWhat?,a,1.0\nWhat?,b,0.0\n", {"a": 1, "b": 0}),
+        ("question,id,score\nWhat?,a,yes\nWhat?,b,no\n", {"a": 1, "b": 0}),
+        ('question,ids,grade\nWhat?,"a;b","2;0"\n', {"a": 2, "b": 0}),
+        ("question,id\nWhat?,a\nWhat? ,b\nWhat?,a\n", {"a": 1, "b": 1}),
+        ('question,id\nWhat?,"a,b; c|d"\n', {"a,b; c|d": 1}),
+    ],
+)
+def test_grades_and_rows_of_one_question_are_put_together(
+    tmp_path: Path, table: str, grades: dict[str, int]
 ) -> None:
-    path = write(tmp_path, f"question,id,{column}\nWhat?,a,{right}\nWhat?,b,{wrong}\n")
-    assert judged(load_judged(path)) == {"What?": {"a": grade, "b": 0}}
+    assert judged(load_judged(write(tmp_path, table))) == {"What?": grades}
 
 
-def test_grades_of_several_ids_stand_beside_them_or_with_them(tmp_path: Path) -> None:
-    table = write(tmp_path, 'question,ids,grade\nWhat?,"a;b","2;0"\nWho?,"a;b",1\n')
-    assert judged(load_judged(table)) == {"What?": {"a": 2, "b": 0}, "Who?": {"a": 1, "b": 1}}
-    lines = write(tmp_path, '{"question": "What?", "ids": {"a": 2, "b": false}}', "q.jsonl")
-    assert judged(load_judged(lines)) == {"What?": {"a": 2, "b": 0}}
-
-
-def test_rows_of_one_question_are_one_question(tmp_path: Path) -> None:
-    data = load_judged(write(tmp_path, "question,id\nWhat?,a\nWhen?,c\nWhat? ,b\nWhat?,a\n"))
-    assert data.qrels == {"1": {"a": 1, "b": 1}, "2": {"c": 1}}
+def test_a_question_may_have_an_id_of_its_own(tmp_path: Path) -> None:
     content = "question_id,question,passage_id,grade\nq7,What?,a,2\nq7,What?,b,0\nq8,Who?,a,1\n"
     assert load_judged(write(tmp_path, content)).qrels == {"q7": {"a": 2, "b": 0}, "q8": {"a": 1}}
-
-
-def test_an_id_beside_ids_is_the_question_s_own(tmp_path: Path) -> None:
     path = write(tmp_path, "id,question,ids,answer\nq7,What?,a,It is.\nq8,What?,b,\n,Who?,c,\n")
     data = load_judged(path)
     assert data.qrels == {"q7": {"a": 1}, "q8": {"b": 1}, "3": {"c": 1}}
@@ -108,14 +93,11 @@ def test_an_id_beside_ids_is_the_question_s_own(tmp_path: Path) -> None:
     [
         ("", r"questions\.csv must hold questions with the ids of their passages; it holds none"),
         ("What?,a\nWhen?,b\n", r"must name a column question .* not 'What\?', 'a'"),
-        ("question,answer\nWhat?,x\n", r"line 2: has no passage id under \"id\""),
         ('question,id\n"What\nis it?",a\n"And\nwhen?",\n', r"csv line 4: has no passage id"),
         ("question,id\nWhat, and when?,a\n", r"line 2: has 3 cells, .* a comma in quotes"),
         ('question,id\n"What?,a\nWhen?,b\n', r"line 2: cannot be read as CSV \(unexpected end"),
         ("question,id,score\nWhat?,a,0.83\n", r"line 2: has '0.83' as a grade.* Rename the column"),
-        ("question,id,grade\nWhat?,a,\n", r"line 2: has no grade"),
         ("question,id,grade\nWhat?,a,1\nWhat?,a,0\n", r"line 3: judges 'a' a second time"),
-        ('question,ids,grade\nWhat?,"a,b","1,2,3"\n', r"line 2: has 3 grades for 2 passages"),
         (b"question,id\nWhat?,a\nWas hei\xdft das?,b\n", r"line 3: is not UTF-8\. Save the file"),
         ("id,question,ids\nq,What?,a\nq,When?,b\n", r"line 3: the id 'q' occurs a second time"),
     ],
@@ -134,7 +116,6 @@ def test_what_is_wrong_with_a_table_is_said_by_its_line(
     "content",
     [
         '[{"question": "What?", "ideal_answer": "That."}]',
-        '{"question": "What?", "answer": "That."}\n',
         '{"_id": "1", "text": "What?", "metadata": {"answer": "That."}}\n',
         '{"goldens": [{"input": "What?", "expected_output": "That."}]}',
     ],
@@ -145,18 +126,19 @@ def test_questions_with_ideal_answers_need_no_judgements(tmp_path: Path, content
 
 
 TEXT = "Jaco eats twice a day, and is fond of carrots."
+GOLD = {"user_input": "What?", "reference_contexts": [TEXT], "reference": "x"}
+INDEXED = {"queries": {"q": "What?"}, "corpus": {"n": TEXT}, "relevant_docs": {"q": ["n"]}}
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("ragas.jsonl", json.dumps({"user_input": "What?", "reference_contexts": [TEXT], "reference": "x"})),
-        ("ragas.csv", f'user_input,reference_contexts,reference\nWhat?,"[\'{TEXT}\']",x\n'),
-        ("deepeval.json", json.dumps([{"input": "What?", "context": [TEXT], "expected_output": "x", "actual_output": None}])),
-        ("llamaindex.json", json.dumps({"queries": {"q": "What?"}, "corpus": {"n": TEXT, "m": "x"}, "relevant_docs": {"q": ["n"]}})),
-        ("rag.json", json.dumps({"examples": [{"query": "What?", "reference_contexts": [TEXT], "reference_answer": "x"}]})),
+        ("ragas.jsonl", json.dumps(GOLD)),
+        ("ragas.csv", f"user_input,reference_contexts,reference\nWhat?,\"['{TEXT}']\",x\n"),
+        ("llamaindex.json", json.dumps(INDEXED)),
+        ("rag.json", json.dumps({"examples": [{"query": "What?", "reference_contexts": [TEXT]}]})),
     ],
-)  # fmt: skip
+)
 def test_passages_given_as_text_are_the_right_ones_whatever_their_ids(
     tmp_path: Path, name: str, content: str
 ) -> None:
@@ -164,21 +146,18 @@ def test_passages_given_as_text_are_the_right_ones_whatever_their_ids(
     (question,) = data.questions
     assert list(question.relevant_texts.values()) == [TEXT]
     assert data.qrels == {question.id: dict.fromkeys(question.relevant_texts, 1)}
-    assert Question.to_record(question)["reference_contexts"] == question.relevant_texts
+    assert question.to_record()["reference_contexts"] == question.relevant_texts
 
 
-def test_history_date_and_answer_come_with_a_question(tmp_path: Path) -> None:
+def test_history_date_grades_and_answer_come_with_a_question(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "Who is Jaco?"}]
     record = {"question": "What?", "history": turns, "date": "2025-03-01", "answer": "That."}
-    (question,) = load_questions(write(tmp_path, json.dumps([record]), "q.json")).questions
+    path = write(tmp_path, json.dumps([{**record, "ids": {"a": 2, "b": False}}]), "q.json")
+    data = load_questions(path)
+    (question,) = data.questions
     assert question.history == (Message("user", "Who is Jaco?"),)
     assert question.metadata == {"answer": "That.", "date": "2025-03-01"}
-
-
-def test_one_table_serves_measuring_and_judging(tmp_path: Path) -> None:
-    path = write(tmp_path, "question,id,answer\nWhat?,a,That.\nWho?,a,Me.\n")
-    assert load_judged(path).qrels == {"1": {"a": 1}, "2": {"a": 1}}
-    assert [it.reference for it in load_questions(path).questions] == ["That.", "Me."]
+    assert judged(data) == judged(load_judged(path)) == {"What?": {"a": 2, "b": 0}}
 
 
 @pytest.mark.parametrize(
@@ -187,13 +166,11 @@ def test_one_table_serves_measuring_and_judging(tmp_path: Path) -> None:
         ("", "must hold questions; it holds none"),
         ('[{"question": "What?"}, {"ideal_answer": "That."}]', "question 2: must have a question"),
         ('[{"question": "What?"', r"line 1: is not JSON"),
-        ('[{"_id": "a", "question": "What?"}, {"_id": "a", "text": "Who?"}]', "a second time"),
-        ("[1]", "question 1: must be a JSON object"),
         ('[{"question": "What?", "ids": [true]}]', "texts or numbers as passage ids"),
         ('{"question": "x", "history": [3]}', '"history" must be a list'),
         ("[" * 100_000, "is not JSON"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_json_is_said_by_its_place(
     tmp_path: Path, content: str, said: str
 ) -> None:
@@ -219,7 +196,8 @@ def write_folder(
 
 
 def test_a_folder_is_read_with_its_passages_and_judged_questions(tmp_path: Path) -> None:
-    data = Dataset.load(write_folder(tmp_path))
+    folder = write_folder(tmp_path)
+    data = Dataset.load(folder)
     assert [(it.id, it.text, dict(it.metadata)) for it in data.passages] == [
         ("p1", "A title\na text", {"title": "A title"}),
         ("2", "b", {}),
@@ -227,28 +205,15 @@ def test_a_folder_is_read_with_its_passages_and_judged_questions(tmp_path: Path)
     assert [question.id for question in data.questions] == ["q1"]
     assert (data.qrels, data.name) == ({"q1": {"p1": 1}}, tmp_path.name)
     assert "what?" not in repr(data) + repr(data.questions)
-
-
-def test_without_passages_a_folder_serves_an_index_of_ones_own(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, qrels="q1\tnowhere#7\t2\n")
-    assert load_judged(folder).qrels == {"q1": {"nowhere#7": 2}}
-    assert [it.id for it in load_questions(folder).questions] == ["q1", "q2"]
+    (folder / "qrels" / "train.tsv").write_text("q2\tnowhere#7\t1\n")
+    # Without passages, a folder serves an index of one's own.
+    assert load_judged(folder).qrels == {"q1": {"p1": 1}, "q2": {"nowhere#7": 1}}
+    assert load_judged(folder / "qrels" / "train.tsv").qrels == {"q2": {"nowhere#7": 1}}
     with pytest.raises(ConfigError, match=r"judges 'nowhere#7', which is not in corpus\.jsonl"):
         Dataset.load(folder)
 
 
-def test_one_file_of_judgements_is_read_by_its_name(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path)
-    (folder / "qrels" / "train.tsv").write_text("q2\tp1\t1\n")
-    assert set(Dataset.load(folder).qrels) == {"q1", "q2"}
-    for load in (Dataset.load, load_judged):
-        assert load(folder / "qrels" / "train.tsv").qrels == {"q2": {"p1": 1}}
-
-
-@pytest.mark.parametrize(
-    "qrels",
-    ["q1\tp1\t2", "\ufeffa\tb\tscore\r\nq1\tp1\t2\r\n", "q1\t0\tp1\t2\n\n", "q1 Q0 p1 2\n"],
-)
+@pytest.mark.parametrize("qrels", ["\ufeffa\tb\tscore\r\nq1\tp1\t2\r\n", "q1 Q0 p1 2\n\n"])
 def test_judgements_are_read_in_each_of_their_layouts(tmp_path: Path, qrels: str) -> None:
     assert Dataset.load(write_folder(tmp_path, qrels=qrels)).qrels == {"q1": {"p1": 2}}
 
@@ -256,14 +221,12 @@ def test_judgements_are_read_in_each_of_their_layouts(tmp_path: Path, qrels: str
 @pytest.mark.parametrize(
     ("part", "content", "said"),
     [
-        ("queries", '{"_id": "q1"}\n', r"queries\.jsonl line 1: must have a question"),
-        ("queries", '{"_id": "q1", "text": "x"}\n{"_id": "q1", "text": "x"}', r"line 2: the id 'q1'"),
-        ("corpus", '{"text": "x"}', r'corpus\.jsonl line 1: no "_id"'),
-        ("corpus", '{"_id": "p1", "text": ""}\n{"_id": "p1", "text": ""}\n', r"line 2: the id 'p1' oc"),
+        ("queries", '{"_id": "q1", "text": "x"}\n' * 2, r"line 2: the id 'q1'"),
+        ("corpus", '{"_id": "p1", "text": ""}\n' * 2, r"line 2: the id 'p1' oc"),
         ("qrels", "a\tb\tc\nq1\tp1\n", r"test\.tsv line 2: is not a question's id"),
         ("qrels", "q9\tp1\t1\n", r"test\.tsv line 1: judges 'q9', which is not in queries\.jsonl"),
     ],
-)  # fmt: skip
+)
 def test_an_error_in_a_folder_names_file_and_line(
     tmp_path: Path, part: str, content: str, said: str
 ) -> None:
@@ -278,72 +241,39 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_judged(tmp_path / "nowhere.csv")
     with pytest.raises(ConfigError, match="add --function module:name"):
         Dataset.load(write(tmp_path, PLAIN))
-    folder = write_folder(tmp_path / "set")
-    (folder / "corpus.jsonl").write_bytes(b'{"_id": "p1", "text": "x"}\n{"_id": "\xe9"}\n')
-    with pytest.raises(ConfigError, match=r"corpus\.jsonl line 2: is not UTF-8"):
-        Dataset.load(folder)
-    (folder / "qrels" / "test.tsv").unlink()
-    with pytest.raises(ConfigError, match=r"qrels must hold a \.tsv"):
-        load_judged(folder)
 
 
-@pytest.mark.parametrize(
-    "folder", COLLECTIONS, ids=lambda folder: f"{folder.parent.name}/{folder.name}"
-)
-def test_every_shared_collection_is_read(folder: Path) -> None:
-    data = Dataset.load(folder)
-    assert data.passages
-    assert len(data.questions) == len(data.qrels) > 0
-
-
-# --- parts and hashes -----------------------------------------------------------------------------
-
-DATA = Dataset(
-    "x",
-    (Passage("p1", "one"), Passage("p2", "two")),
-    tuple(Question(f"q{number:02}", f"what {number}?") for number in range(20)),
-    {f"q{number:02}": {"p1": 1} for number in range(20)},
-)
-
-
-def test_a_sample_depends_on_the_seed_alone_and_keeps_the_order() -> None:
-    first, same, other = (DATA.sampled(7, seed=seed) for seed in (1, 1, 2))
-    assert first == same != other
-    ids = [question.id for question in first.questions]
-    assert ids == sorted(set(ids)) == sorted(first.qrels)
-    assert DATA.sampled(50) == DATA
+# --- hashes, and any input ------------------------------------------------------------------------
 
 
 def test_every_change_of_the_data_has_another_hash_and_another_order_has_not() -> None:
-    question, passage = DATA.questions[0], DATA.passages[0]
+    passages = (Passage("p1", "one"), Passage("p2", "two"))
+    questions = (Question("q1", "what?"), Question("q2", "who?"))
+    data = Dataset("x", passages, questions, {"q1": {"p1": 1}, "q2": {"p1": 1}})
     changed = [
-        replace(DATA, passages=DATA.passages[:1]),
-        replace(DATA, passages=(replace(passage, metadata={"a": 1}), DATA.passages[1])),
-        replace(DATA, questions=(replace(question, text="other"), *DATA.questions[1:])),
-        replace(DATA, questions=(replace(question, history=(Message("user", "x"),)),)),
-        replace(DATA, qrels={"q01": {"p1": 2}}),
+        replace(data, passages=(replace(passages[0], metadata={"a": 1}), passages[1])),
+        replace(data, questions=(replace(questions[0], history=(Message("user", "x"),)),)),
+        replace(data, qrels={"q1": {"p1": 2}}),
     ]
-    prints = {json.dumps(data.fingerprints) for data in (DATA, *changed)}
+    prints = {json.dumps(data.fingerprints) for data in (data, *changed)}
     assert len(prints) == len(changed) + 1
-    turned = replace(DATA, passages=DATA.passages[::-1], questions=DATA.questions[::-1])
-    assert turned.fingerprints == DATA.fingerprints
+    turned = replace(data, passages=passages[::-1], questions=questions[::-1])
+    assert turned.fingerprints == data.fingerprints
     assert Dataset("x", (), (Question("q", "\ud800"),), {}).fingerprints["passages"] == ""
 
-
-# --- any input ------------------------------------------------------------------------------------
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60).filter(str.strip)
 ROWS = st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=8)
 
 
-@given(ROWS, st.sampled_from(",;\t"), st.sampled_from(["\n", "\r\n"]), st.booleans())
+@given(ROWS, st.sampled_from(",;\t"), st.sampled_from(["\n", "\r\n"]))
 def test_whatever_is_written_as_csv_is_read_as_it_was(
-    rows: list[tuple[str, str]], separator: str, end: str, quotes_all: bool
+    rows: list[tuple[str, str]], separator: str, end: str
 ) -> None:
     written = io.StringIO(newline="")
     # Before Python 3.13 the writer leaves a lone carriage return without quotes.
     has_return = any("\r" in cell for row in rows for cell in row)
-    form = csv.unix_dialect if quotes_all or has_return else csv.excel
+    form = csv.unix_dialect if has_return else csv.excel
     writer = csv.writer(written, form, delimiter=separator, lineterminator=end)
     writer.writerows([("question", "id"), *rows])
     expected: dict[str, dict[str, int]] = {}

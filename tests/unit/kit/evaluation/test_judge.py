@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Question, rank
 from qtmiddleware.kit.evaluation.judge import (
@@ -18,13 +20,15 @@ from qtmiddleware.kit.evaluation.judge import (
     MOST_SYSTEMS,
     parse_opinion,
     parse_ranks,
-    parse_score,
 )
 from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.types import Message
 from tests.support.answering_service import rank_by_words
 from tests.support.judging_world import judge_of, shown
+from tests.support.model_server import ModelServer, failure
 
+SECRET = "sk-verysecret0123456789"
 WORDS = {
     "off": "No idea.",
     "rules": "It is {}, and the vet said so in May.",
@@ -57,15 +61,18 @@ def test_systems_are_ranked_by_both_orders_and_the_judges_words_are_kept() -> No
     model = judge_of(by_words)
     told: list[tuple[int, int]] = []
     ranked = rank(QUESTIONS, ANSWERS, model, progress=lambda *step: told.append(step))
+    rules, rewrite, off = ranked.standings
     assert [(it.system, it.rank, it.firsts, it.questions) for it in ranked.standings] == [
         ("rules", 1, 8, 8),
         ("rewrite", 2, 0, 8),
         ("off", 3, 0, 8),
     ]
-    first, second = (reason.partition(" (")[2][:-1] for reason in ranked.questions[0].reasons)
-    order = [name.partition(" is ")[2] for name in first.split(", ")]
-    assert order == [name.partition(" is ")[2] for name in second.split(", ")][::-1]
-    assert order["ABC".index(ranked.questions[0].reasons[0][0])] == "rules"
+    assert rules.lead is not None
+    assert (rules.lead.gain, rules.lead.low, rules.is_ahead) == (2, 2, True)
+    assert (rewrite.is_ahead, off.lead, off.scores["accuracy"]) == (True, None, 3)
+    reasons = [it.removesuffix(")").partition(" (")[2] for it in ranked.questions[0].reasons]
+    first, second = ([it.partition(" is ")[2] for it in reason.split(", ")] for reason in reasons)
+    assert (first, set(first)) == (second[::-1], set(ANSWERS))
     assert ranked.questions[0].standings[0].strengths == ("full", "full")
     assert ranked.headline == "Ranked by judge-1 on 8 questions: rules > rewrite > off."
     assert ranked.remarks == "Ahead of off by more than chance: rules, rewrite."
@@ -73,15 +80,6 @@ def test_systems_are_ranked_by_both_orders_and_the_judges_words_are_kept() -> No
     seen = "".join(prompt.system + prompt.user for prompt in model.prompts)
     assert not any(name in seen for name in ANSWERS)
     json.dumps(ranked.to_dict())
-
-
-def test_a_lead_has_an_interval_and_is_more_than_chance_from_six_questions_on() -> None:
-    rules, rewrite, raw = rank(QUESTIONS, ANSWERS, judge_of(by_words)).standings
-    assert rules.lead is not None
-    assert (rules.lead.gain, rules.lead.low, rules.is_ahead) == (2, 2, True)
-    assert (rewrite.is_ahead, raw.lead) == (True, None)
-    few = rank(QUESTIONS[:5], ANSWERS, judge_of(by_words))
-    assert not any(it.is_ahead for it in few.standings)
 
 
 def test_a_judge_that_goes_by_the_position_leaves_no_order() -> None:
@@ -92,63 +90,42 @@ def test_a_judge_that_goes_by_the_position_leaves_no_order() -> None:
     assert {it.place for it in ranked.standings} == {2.0}
     assert ranked.remarks.endswith("Another answer was best when their order was reversed: 8.")
 
-    def only_first(prompt: Prompt) -> Mapping[str, Any]:
-        first, *others = letters(prompt)
-        return {**by_words(prompt), "ranking": f"{first} > {' = '.join(others)}"}
-
-    # Who is shown first is drawn.
-    questions, answers = many(60)
-    ranked = rank(questions, answers, judge_of(only_first))
-    assert not any(it.is_ahead for it in ranked.standings)
-
 
 def test_equal_answers_share_a_place_and_are_shown_once() -> None:
     model = judge_of(by_words)
     ranked = rank(QUESTIONS[:1], {**ANSWERS, "stepback": ANSWERS["rules"]}, model)
     ranks = {it.system: it.rank for it in ranked.standings}
     assert ranks == {"rules": 1, "stepback": 1, "rewrite": 3, "off": 4}
-    assert {len(letters(prompt)) for prompt in model.prompts} == {3}
     equal = rank(QUESTIONS[:1], {"off": ANSWERS["off"], "again": ANSWERS["off"]}, model)
-    assert ([it.rank for it in equal.standings], len(model.prompts)) == ([1, 1], 2)
+    assert [it.rank for it in equal.standings] == [1, 1]
+    assert [len(letters(prompt)) for prompt in model.prompts] == [3, 3]
 
 
-def test_who_has_no_answer_takes_no_part_and_what_cannot_be_judged_is_skipped() -> None:
+def test_what_cannot_be_judged_is_skipped_or_fails_alone() -> None:
     some = {**ANSWERS, "rewrite": {"q0": "It is 0, says the vet."}}
     ranked = rank([*QUESTIONS[:2], Question("x", "?")], some, judge_of(by_words))
     assert [len(one.standings) for one in ranked.questions] == [3, 2]
     assert ranked.skipped == 1
 
-
-def test_a_reply_that_is_no_ranking_fails_its_question_and_nothing_else() -> None:
     def reply(prompt: Prompt) -> Any:
         return "I like them all." if "number 1" in prompt.user else by_words(prompt)
 
     ranked = rank(QUESTIONS, ANSWERS, judge_of(reply))
     assert [one.error for one in ranked.questions] == ["", "unparsable", *[""] * 6]
-    none = rank(QUESTIONS, ANSWERS, judge_of("I like them all."))
-    assert none.headline == "judge-1 ranked none of the 8 questions."
-    assert (none.standings, none.remarks) == ((), "Failed: 8.")
 
 
-@pytest.mark.parametrize(
-    ("reason", "good", "asked"),
-    [("unavailable", 8, 8 + 2 * MOST_FAILURES), ("unauthorized", 2, 4)],
-)
-def test_a_judge_that_dies_keeps_what_it_ranked_and_is_not_asked_on(
-    reason: str, good: int, asked: int
-) -> None:
+def test_a_judge_that_dies_keeps_what_it_ranked_and_is_not_asked_on() -> None:
     questions, answers = many(40)
     replies = iter(range(1_000))
 
     def dying(prompt: Prompt) -> Any:
-        return by_words(prompt) if next(replies) < good else ModelError(reason, "down")
+        return by_words(prompt) if next(replies) < 8 else ModelError("unavailable", "down")
 
     model = judge_of(dying)
     errors = [one.error for one in rank(questions, answers, model).questions]
-    failed = (asked - good) // 2
-    assert errors[: good // 2 + failed] == [*[""] * (good // 2), *[reason] * failed]
-    assert set(errors[good // 2 + failed :]) == {"cancelled"}
-    assert len(model.prompts) == asked
+    expected = [*[""] * 4, *["unavailable"] * MOST_FAILURES]
+    assert errors == [*expected, *["cancelled"] * (40 - len(expected))]
+    assert len(model.prompts) == 2 * len(expected)
 
 
 def test_the_judge_sees_question_history_and_reference_as_data_and_long_answers_in_part() -> None:
@@ -169,7 +146,6 @@ def test_the_judge_sees_question_history_and_reference_as_data_and_long_answers_
 @pytest.mark.parametrize(
     ("said", "places"),
     [
-        ("B > A = C", {"B": 1, "A": 2.5, "C": 2.5}),
         ("b > a = c", {"B": 1, "A": 2.5, "C": 2.5}),
         ("B, then C, then A", {"B": 1, "C": 2, "A": 3}),
         ("Answer C > answer B > answer A.", {"C": 1, "B": 2, "A": 3}),
@@ -182,14 +158,25 @@ def test_places_are_read_as_judges_write_them(said: object, places: dict[str, fl
     assert parse_ranks(said, "ABC") == places
 
 
-def test_scores_from_1_to_10_are_read() -> None:
-    said = {7: 7, "7.5": 7.5, "8/10": 8, 0: 0, 11: 0, "high": 0, None: 0}
-    assert {it: parse_score(it) for it in said} == said
-
-
 @given(st.text())
 def test_whatever_a_judge_says_is_a_ranking_of_all_or_an_error(said: str) -> None:
     assert set(parse_ranks(said, "ABC")) in (set(), set("ABC"))
     for text in (said, json.dumps({"ranking": said, "a_accuracy": said})):
         with pytest.raises(ModelError, match="not a ranking"):
             parse_opinion(Reply(text), (0, 1))
+
+
+def test_a_real_client_judges_and_says_what_it_cost_and_never_the_key(
+    bare_environment: None, model_server: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = openai.OpenAI(base_url=model_server.url, api_key=SECRET, max_retries=0)
+    model = make_language_model(client, Settings())
+    model_server.reply = lambda body: rank_by_words(json.loads(body["messages"][1]["content"]))
+    result = rank(QUESTIONS, ANSWERS, model)
+    assert (result.judge, result.failed, len(model_server.bodies)) == ("gpt-6-luna", 0, 16)
+    assert result.cost_usd == pytest.approx(16 * (100 * 0.10 + 20 * 0.50) / 1e6)
+    model_server.reply = failure(401, f"bad key {SECRET}")
+    result = rank(QUESTIONS, ANSWERS, model)
+    assert [it.error for it in result.questions] == ["unauthorized", *["cancelled"] * 7]
+    assert len(model_server.bodies) == 18
+    assert SECRET not in caplog.text + str(result.to_dict())

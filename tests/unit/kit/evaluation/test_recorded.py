@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,76 +41,70 @@ def answer(model: LanguageModel, asked: Prompt) -> dict[str, Any]:
     return found
 
 
-def reason(model: LanguageModel, asked: Prompt) -> str:
-    with pytest.raises(ModelError) as caught:
-        model.complete(asked, NEVER)
-    return caught.value.reason
-
-
-def record(key: str, standalone: str | None = None) -> dict[str, Any]:
-    return {"_id": key, "standalone": standalone, "rewrite": f"rewrite of {key}"}
-
-
-def query(key: str, text: str, *history: str) -> dict[str, Any]:
-    turns = [{"role": it.role, "content": it.content} for it in talk(history)]
-    return {"_id": key, "text": text, "metadata": {"history": turns} if turns else {}}
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 # --- replayed -------------------------------------------------------------------------------------
 
 
-def test_a_recorded_reply_is_the_json_of_the_fields_asked_for() -> None:
-    texts = {
-        "rewrite": "Rome's size",
-        "hyde": "Rome is big.",
-        "sub_queries": ["a", "", 3, "b", "c"],
-    }
+def test_a_recorded_reply_is_the_json_of_the_fields_asked_for_with_an_estimated_price() -> None:
+    texts = {"rewrite": "Rome's size", "hyde": "It is.", "sub_queries": ["a", "", 3, "b", "c"]}
     model = RecordedModel([{"query": "Is  Rome big?", **texts}])
     reply = model.complete(prompt(" Is\tRome big?\n"), NEVER)
     assert json.loads(reply.text) == {"rewrite": "Rome's size", "sub_queries": ["a", "b"]}
     assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, 0.0)
-
-
-def test_what_was_not_recorded_has_no_reply() -> None:
-    model = RecordedModel([{"query": "q", "paraphrases": ["a"]}])
-    assert (reason(model, prompt("q")), reason(model, prompt("other"))) == ("empty", "unrecorded")
-    with pytest.raises(ConfigError, match="pass queries="):
-        RecordedModel([record("1")])
+    model = RecordedModel([{"query": "Is Rome big?", "rewrite": "x" * 40}])
+    priced = model.priced_as(Prices("unknown", 2.0, 8.0))
+    reply = asyncio.run(priced.acomplete(prompt(), NEVER))
+    assert (reply.input_tokens, reply.output_tokens) == (8, 14)
+    assert reply.cost_usd == pytest.approx((8 * 2.0 + 14 * 8.0) / 1e6)
 
 
 LONG = "word " * 500
-FOLLOW_UPS = [
-    query("paris", "Why?", "Is Paris big?", "Yes."),
-    query("rome", "Why?", "Is Rome big?", "No."),
-    query("long", "Why?", "hm", LONG),
-    query("alone", "Why?"),
-]
-RECORDS = [
-    record("paris", "Why is Paris big?"),
-    record("rome", "Why is Rome not big?"),
-    record("long", "Why so long?"),
-    record("alone"),
-]
+FOLLOW_UPS = {
+    "paris": ("Why?", "Is Paris big?", "Yes."),
+    "rome": ("Why?", "Is Rome big?", "No."),
+    "long": ("Why?", "hm", LONG),
+    "alone": ("Why?",),
+}
 
 
 @pytest.mark.parametrize(
     ("asked", "key"),
     [
         (("Why?", "Is Paris big?", "Yes."), "paris"),
-        (("Why?", "Is Rome big?", "No."), "rome"),
         (("Why?", "Hello", "Hello", "Is Rome big?", "No."), "rome"),
         (("Why?", "hm", LONG[:999].rstrip() + "…"), "long"),
         (("Why?",), "alone"),
-        (("Why is Rome not big?",), "rome"),
-        (("Why?", "Is Oslo big?", "Maybe."), None),
+        (("standalone of rome",), "rome"),
+        (("Why?", "Is Oslo big?", "Maybe."), "unrecorded"),
+        (("Empty?",), "empty"),
     ],
 )
 def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
-    asked: tuple[str, ...], key: str | None
+    asked: tuple[str, ...], key: str
 ) -> None:
-    model = RecordedModel(RECORDS, FOLLOW_UPS)
-    if key is None:
-        assert reason(model, prompt(*asked)) == "unrecorded"
+    records = [
+        {"_id": id_, "standalone": f"standalone of {id_}", "rewrite": f"rewrite of {id_}"}
+        for id_ in FOLLOW_UPS
+    ]
+    queries = [
+        {
+            "_id": id_,
+            "text": text,
+            "metadata": {
+                "history": [{"role": it.role, "content": it.content} for it in talk(turns)]
+            },
+        }
+        for id_, (text, *rest) in FOLLOW_UPS.items()
+        for turns in [tuple(rest)]
+    ]
+    model = RecordedModel([*records, {"query": "Empty?", "paraphrases": ["a"]}], queries)
+    if key in ("unrecorded", "empty"):
+        with pytest.raises(ModelError) as caught:
+            model.complete(prompt(*asked), NEVER)
+        assert caught.value.reason == key
         return
     found = answer(model, prompt(*asked))
     assert found["rewrite"] == f"rewrite of {key}"
@@ -149,10 +142,6 @@ def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_o
         assert all(isinstance(text, str) and text.strip() for text in texts)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
-
-
 @pytest.mark.parametrize(
     ("questions", "recordings"), RECORDED, ids=lambda file: f"{file.parent.name}/{file.stem}"
 )
@@ -168,7 +157,6 @@ def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: 
         wrong += found["rewrite"] != line["rewrite"]
     # Two sets ask one question twice under two ids, without any history to tell them apart.
     assert wrong == {"canard_dev": 1, "covidqa": 1}.get(recordings.stem, 0)
-    assert model.name == f"recorded:{recordings.stem}"
 
 
 # --- recorded -------------------------------------------------------------------------------------
@@ -186,52 +174,31 @@ def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     assert [line["query"] for line in read(path)] == ["Why?", "Is Rome big?"]
     assert answer(RecordedModel.from_file(path), follow_up) == texts
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_each_mode_of_a_query_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    for mode in ("rewrite", "combined"):
+    # Each mode of a question is replayed as it was recorded.
+    for mode in ("rewrite", "all"):
         recording = RecordingModel(ScriptedModel({"rewrite": f"by {mode}"}), path)
-        recording.complete(prompt(mode=mode), NEVER)
+        recording.complete(prompt("Which?", mode=mode), NEVER)
     replayed = RecordedModel.from_file(path)
-    found = [answer(replayed, prompt(mode=it))["rewrite"] for it in ("rewrite", "combined", "all")]
-    assert found == ["by rewrite", "by combined", "by combined"]
+    modes = ("rewrite", "all", "combined")
+    found = [answer(replayed, prompt("Which?", mode=it))["rewrite"] for it in modes]
+    assert found == ["by rewrite", "by all", "by all"]
 
 
-def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path) -> None:
-    recording = RecordingModel(ScriptedModel({"rewrite": "x" * 3_000}), tmp_path / "r.jsonl")
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda n: recording.complete(prompt(f"q{n % 40}"), NEVER), range(200)))
-    lines = read(tmp_path / "r.jsonl")
-    assert len(lines) == len({line["query"] for line in lines}) == 40
-
-
-@pytest.mark.parametrize("said", ["I'm sorry, Jaco", '{"rewrite": null}', "{" * 5_000])
-def test_a_reply_that_holds_no_field_is_passed_on_and_not_recorded(
-    tmp_path: Path, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    recording = RecordingModel(ScriptedModel(said), tmp_path / "r.jsonl")
-    assert recording.complete(prompt(), NEVER) == Reply(said)
-    assert not (tmp_path / "r.jsonl").exists()
-    assert "was not recorded" in caplog.text
-    assert "Jaco" not in caplog.text
-
-
-def test_a_recording_that_cannot_be_written_costs_no_reply(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("I'm sorry, Jaco", "r.jsonl"),
+        ('{"rewrite": "Jaco"}', "."),
+        ('{"rewrite": "Jaco"}', "broken.jsonl"),
+    ],
+)
+def test_a_reply_that_cannot_be_recorded_is_passed_on(
+    tmp_path: Path, said: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "broken.jsonl").write_text("not JSON\n")
-    for path in (tmp_path, tmp_path / "broken.jsonl"):
-        recording = RecordingModel(ScriptedModel({"rewrite": "x"}), path)
-        assert json.loads(recording.complete(prompt(), NEVER).text) == {"rewrite": "x"}
+    recording = RecordingModel(ScriptedModel(said), tmp_path / name)
+    assert recording.complete(prompt(), NEVER) == Reply(said)
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.jsonl"]
     assert (tmp_path / "broken.jsonl").read_text() == "not JSON\n"
-    assert caplog.text.count("was not recorded") == 2
-
-
-def test_what_a_replayed_reply_would_cost_is_estimated_by_the_prices_of_a_model() -> None:
-    inner = RecordedModel([{"query": "Is Rome big?", "rewrite": "x" * 40}])
-    priced = inner.priced_as(Prices("unknown", 2.0, 8.0))
-    reply = asyncio.run(priced.acomplete(prompt(), NEVER))
-    assert (reply.input_tokens, reply.output_tokens) == (8, 14)
-    assert reply.cost_usd == pytest.approx((8 * 2.0 + 14 * 8.0) / 1e6)
-    assert inner.priced_as(Prices("unknown")).complete(prompt(), NEVER).cost_usd is None
+    assert "was not recorded" in caplog.text
+    assert "Jaco" not in caplog.text

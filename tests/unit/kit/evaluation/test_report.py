@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from html import unescape
@@ -11,17 +10,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.evaluation import (
     Difference,
     Run,
-    SideBySide,
-    figures,
     report_comparison,
     report_ranking,
     verdict,
 )
-from qtmiddleware.kit.evaluation.gate import Baseline, Rule, compare_with_baseline
 from qtmiddleware.kit.evaluation.report import escape_text, headings, rows
 from qtmiddleware.types import Message
 from tests.support.judging_world import ranked_side_by_side
@@ -32,28 +27,29 @@ GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
 MARKUP = "<script>hacked = 1</script>|`*_[x](http://a.b)\u202e\x1b[31m"
 
 
-def paid(gains: Mapping[str, float], cost: float | None, calls: int = 1) -> dict[str, Run]:
-    return {question: run(question, calls=calls, cost=cost) for question in gains}
-
-
-# --- the verdict ----------------------------------------------------------------------------------
+def paid(gains: Mapping[str, float], cost: float | None) -> dict[str, Run]:
+    return {question: run(question, calls=1, cost=cost) for question in gains}
 
 
 def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     runs = paid(GAINS, 0.0005)
     best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
-    assert verdict(comparison(best, score("rules", GAINS))) == (
+    found = comparison(best, score("rules", GAINS))
+    assert verdict(found) == (
         "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
         "“combined” gains 20.0 points of nDCG@10 (95% interval +18.0 to +22.0) over “off”. It adds "
         "1.2 s (median) and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
         "Without a model, “rules” gains +5.0 [+3.0, +7.0]."
     )
+    replayed = replace(found, counts_model_time=False)
+    for said in (verdict(replayed), report_comparison(replayed).to_markdown()):
+        assert "without the model’s own time" in said
     said = verdict(comparison(score("rules", GAINS)))
     assert said.startswith(RULES)
     assert said.endswith("It adds 0.2 ms (median) and calls no model.")
-
-
-def test_what_is_gained_further_down_is_told_where_no_more_questions_have_it_first() -> None:
+    best = score("combined", GAINS, runs=paid(GAINS, None))
+    said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
+    assert "unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which may be" in said
     below = {"q1": 0.05, "q2": 0.05, "q3": -0.02, "q4": 0.0}
     assert verdict(comparison(score("rules", below))).startswith(
         "2 of 4 questions get better and 1 gets worse. “rules” gains 2.0"
@@ -75,42 +71,13 @@ def test_what_may_be_chance_does_not_win_and_the_reason_is_told_beside_an_interv
         "may be chance (p = .18 after correction for 2 comparisons). Significantly worse: “worse”. "
         "With so few questions, only a large difference can be seen."
     )
-    below = replace(score("lucky", GAINS), difference=replace(chance, low=-0.01))
-    assert "by “lucky”, may be chance. With" in verdict(comparison(below))
     assert "No system gained anything." in verdict(comparison())
-
-
-def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
-    best = score("combined", GAINS, runs=paid(GAINS, None))
-    said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
-    assert "unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which may be" in said
-    worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
-    assert "unknown price. No system gains without a model." in verdict(comparison(best, worse))
-
-
-# --- figures --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("format_", "number", "text"),
-    [
-        (figures.format_points, 0.1234, "+12.3"), (figures.format_points, -0.0001, "0.0"),
-        (figures.format_number, None, "–"), (figures.format_number, float("nan"), "–"), (figures.format_number, 1204.5, "1,204.50"),
-        (figures.format_share, 0.001, "<1%"), (figures.format_share, 0.999, ">99%"), (figures.format_share, 0.25, "25%"),
-        (figures.format_milliseconds, 0.42, "0.4"), (figures.format_milliseconds, 1240.0, "1,240"),
-        (figures.format_duration, 999.6, "1.0 s"), (figures.format_duration, 310.0, "310 ms"),
-        (figures.format_dollars, 0.00411, "$0.0041"), (figures.format_dollars, 1204.0, "$1,204.00"), (figures.format_dollars, 1e-9, "<$0.00001"),
-    ],
-)  # fmt: skip
-def test_numbers_are_written_for_people(format_: object, number: object, text: str) -> None:
-    assert format_(number) == text  # type: ignore[operator]
 
 
 def test_the_table_has_the_figures_of_each_system() -> None:
     found = several()
     names = ["system", "nDCG@10", "gain [95%]", "R@10", "hurt", "+ms p50", "p95"]
     assert headings(found) == [*names, "searches", "calls", "$/1k"]
-    assert {len(row) for row in rows(found)} == {len(headings(found))}
     gains = [row[2] for row in rows(found)]
     assert (gains[0], gains[1][-1], gains[3][-1]) == ("–", " ", "*")
     runs = {it: run(it, searches=1, reads=0.00002) for it in GAINS}
@@ -130,40 +97,22 @@ def test_a_report_shows_the_questions_that_got_worse_most_with_what_was_found_an
     for said in (
         verdict(found).partition(". ")[0],
         "> **Note:** A note.",
-        "## a set: 3 questions, 97 passages",
         "## Questions that get worse most with rules",
         "### words of question q1",
         "-20.0. q1: nDCG@10 0.500 to 0.300",
         "* user Hello?",
         "* rewrite new q1 weight 0.70",
         "Relevant, but not among the first ten of rules:\n\n* p1 A title: words of passage p1",
-        "corrected for 1 comparison after Holm.",
     ):
-        assert said.replace("_", "\\_") in text or said in text, said
-    # Without the data set there are no texts but the searched ones.
-    assert "what about q1?" in report_comparison(found).to_markdown()
-
-
-def test_the_comparison_with_a_baseline_comes_first_and_names_what_lost_most() -> None:
-    before, after = ({f"q{n}": gain for n in range(40)} for gain in (0.2, 0.1))
-    old = Baseline.from_report(comparison(score("rules", before)).to_dict(), "base.json")
-    found = comparison(score("rules", after))
-    report = report_comparison(found, gate=compare_with_baseline(old, found, Rule()))
-    assert report.headline == "Retrieval got worse with “rules”."
-    text = report.to_markdown()
-    assert "went from 0.700 to 0.600, by -10.0" in text
-    assert "| rules | q0 (-10.0), q1 (-10.0), q10 (-10.0), q11 (-10.0), q12 (-10.0) |" in text
+        assert said in text, said
 
 
 def test_a_ranking_is_reported_with_answers_marks_and_reasons() -> None:
-    side = ranked_side_by_side()
-    report = report_ranking(side)
+    report = report_ranking(ranked_side_by_side())
     assert report.headline == "Ranked by judge-1 on 6 questions: rewrite > off = rules."
     text = report.to_markdown()
     for said in ("## How the systems rank", "before off", "Ideal answer:", "+ full", "Reasons:"):
         assert said in text
-    with pytest.raises(ConfigError, match="needs a question with an ideal answer"):
-        report_ranking(SideBySide(side.questions))
 
 
 class Page(HTMLParser):
@@ -210,8 +159,6 @@ def test_no_text_becomes_markup_and_none_turns_or_hides_the_others() -> None:
     ("text", "escaped"),
     [
         ("a_b _c_ `d` *e*", "a_b \\_c\\_ \\`d\\` \\*e\\*"),
-        ("# 1", "\\# 1"),
-        ("- x", "\\- x"),
         ("1. x", "1\\. x"),
         ("see https://a.b and www.c.d", "see https&#58;//a.b and www&#46;c.d"),
         ("@team a@b", "\\@team a@b"),
@@ -220,19 +167,3 @@ def test_no_text_becomes_markup_and_none_turns_or_hides_the_others() -> None:
 )
 def test_markdown_shows_texts_as_they_are(text: str, escaped: str) -> None:
     assert escape_text(text, 100) == escaped
-
-
-def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qtmiddleware.kit.evaluation import report
-
-    report._load_template_and_style.cache_clear()
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtra, match=r"qtmiddleware\[eval\]"):
-        report_comparison(several()).to_html()
-
-
-def test_where_the_models_time_is_not_counted_the_report_says_so() -> None:
-    runs = paid(GAINS, 0.001)
-    found = replace(comparison(score("all", GAINS, runs=runs)), counts_model_time=False)
-    assert "without the model’s own time" in verdict(found)
-    assert "without the model’s own time" in report_comparison(found).to_markdown()

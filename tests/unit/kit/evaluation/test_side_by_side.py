@@ -10,10 +10,13 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
 from qtmiddleware.kit.evaluation import Question, ask_systems
+from qtmiddleware.kit.evaluation.side_by_side import SHOWN
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from tests.support.answering_service import rank_by_words
-from tests.support.retrieval_world import REPLIES, search
+from tests.support.retrieval_world import QUERY, REPLIES, search
+
+JUDGED = Question("q", QUERY, metadata={"answer": "No."})
 
 
 def script(prompt: Prompt) -> Any:
@@ -25,48 +28,36 @@ def script(prompt: Prompt) -> Any:
     )
 
 
-QUESTION = "Does Jaco have any health concerns?"
-JUDGED = Question("q", QUESTION, metadata={"answer": "No."})
-
-
 def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
-    found = ask_systems(search, QUESTION, client=ScriptedModel(script), top_k=3)
+    found = ask_systems(search, QUERY, client=ScriptedModel(script), top_k=3)
     (row,) = found.questions
-    transforms = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "balanced"]
-    assert [one.system for one in row.systems] == ["off", "rules", *transforms]
+    assert tuple(one.system for one in row.systems) == SHOWN
     assert all(len(one.matches) == 3 and one.seconds > 0 for one in row.systems)
     calls = [one.retrieval.trace.llm_calls for one in row.systems if one.retrieval]
     assert calls == [0, 0, *[1] * 7]
-    plain = [record["id"] for record in search(QUESTION, 3)]
-    assert [match.id for match in row["off"].matches] == plain
+    assert [it.id for it in row["off"].matches] == [it["id"] for it in search(QUERY, 3)]
     assert found.ranked is None
 
 
-def test_with_an_ideal_answer_the_answers_are_ranked_and_a_failed_judge_takes_none_away() -> None:
-    found = ask_systems(search, JUDGED, ["rewrite"], client=ScriptedModel(script), top_k=4)
-    ranking = found.ranking(JUDGED)
-    assert ranking is not None
-    assert {it.system for it in ranking.standings} == {"off", "rewrite"}
-
-    def broken(prompt: Prompt) -> Any:
-        if prompt.mode == "answer":
-            return f"{len(prompt.user)} [1]"
-        return ModelError("unavailable") if prompt.mode == "rank" else script(prompt)
-
-    other = {"other": {"transformationType": "none", "answer": {"contextChars": 100}}}
-    failed = ask_systems(search, JUDGED, other, client=ScriptedModel(broken), top_k=4)
-    assert failed.questions[0]["other"].answer is not None
-    assert failed.ranked is not None
-    assert [one.error for one in failed.ranked.questions] == ["unavailable"]
-
-
-def test_a_model_that_fails_leaves_that_systems_error_and_what_it_found() -> None:
+@pytest.mark.parametrize("failing", ["", "rank", "answer"])
+def test_with_an_ideal_answer_the_answers_are_ranked_and_a_failure_takes_nothing_else(
+    failing: str,
+) -> None:
     def reply(prompt: Prompt) -> Any:
-        return ModelError("unavailable") if prompt.mode == "answer" else script(prompt)
+        return ModelError("unavailable") if prompt.mode == failing else script(prompt)
 
-    model = ScriptedModel(reply)
-    (row,) = ask_systems(search, QUESTION, ["rules"], client=model, answers=True, top_k=4).questions
-    assert all(one.error is not None and one.answer is None and one.matches for one in row.systems)
+    found = ask_systems(search, JUDGED, ["rewrite"], client=ScriptedModel(reply), top_k=4)
+    (row,) = found.questions
+    assert all(one.matches for one in row.systems)
+    assert all((one.answer is None) == (failing == "answer") for one in row.systems)
+    assert all((one.error is not None) == (failing == "answer") for one in row.systems)
+    ranking = found.ranking(JUDGED)
+    assert (ranking is None) == (failing == "answer")
+    if ranking is not None and not failing:
+        assert {it.system for it in ranking.standings} == {"off", "rewrite"}
+    elif ranking is not None:
+        # Equal answers are not shown to the judge.
+        assert ranking.error in ("unavailable", "equal")
 
 
 def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
@@ -76,20 +67,16 @@ def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
     with pytest.raises(InvalidQuery, match="blank"):
         ask_systems(never, [Question("a", "What?"), Question("b", " ")])
     with pytest.raises(ConfigError, match="there is no system"):
-        ask_systems(never, QUESTION, ["rewritten"])
+        ask_systems(never, QUERY, ["rewritten"])
     with pytest.raises(ConfigError, match="same id"):
         ask_systems(never, [Question("a", "What?"), Question("a", "Who?")])
 
 
-@pytest.mark.parametrize(
-    "own", [{"escalation": "never"}, {"answer": {"mode": "synthesis"}, "escalation": "auto"}]
-)
-def test_a_named_system_is_the_same_around_a_function_of_other_settings(
-    own: dict[str, Any],
-) -> None:
+def test_a_named_system_is_the_same_around_a_function_of_other_settings() -> None:
+    own = {"answer": {"mode": "synthesis"}, "escalation": "never"}
     wrapped = qtm.QueryMiddleware(own, client=ScriptedModel(script)).wrap(search)
     names = ["yours", "rules", "decompose"]
-    (row,) = ask_systems(wrapped, QUESTION, names, answers=True, top_k=3).questions
+    (row,) = ask_systems(wrapped, QUERY, names, answers=True, top_k=3).questions
     answers = {one.system: one.answer for one in row.systems if one.answer}
     assert list(answers) == ["off", *names]
     # The answer itself is one of the calls.

@@ -7,9 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
@@ -19,15 +18,15 @@ from qtmiddleware.kit.evaluation.testset import (
     MOST_FAILURES,
     Generated,
     draw_passages,
-    find_check_fault,
-    find_fault,
     generate,
     passages_of,
     write,
 )
 from qtmiddleware.protocols import Passage, Prompt
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.testing import ScriptedModel
 from tests.support.bench_world import bridges_data
+from tests.support.model_server import ModelServer, Said, failure
 from tests.support.testset_world import (
     NAMES,
     asking,
@@ -39,24 +38,30 @@ from tests.support.testset_world import (
     writer,
 )
 
+SECRET = "sk-verysecret0123456789"
+
 
 def made(script: Any, passages: Any = None, **options: Any) -> Generated:
     return generate(passages or bridges(12), ScriptedModel(script), **{"count": 10, **options})
 
 
-def test_each_question_is_of_another_passage_and_says_that_it_is_synthetic() -> None:
+def test_each_question_is_of_another_passage_and_says_that_it_is_synthetic(tmp_path: Path) -> None:
     result = made(writer)
     data = result.dataset
     assert (len(data.questions), result.asked, result.dropped) == (10, 10, {})
     for question in data.questions:
         passage = question.metadata["passage"]
         year = sentence(passage.partition("#")[0])[-5:-1]
-        assert question.metadata == {
-            "synthetic": True, "answer": f"In {year}.", "passage": passage, "model": "scripted",
-        }  # fmt: skip
+        assert (question.metadata["synthetic"], question.metadata["model"]) == (True, "scripted")
+        assert question.reference == f"In {year}."
         assert data.qrels[question.id] == {passage: 1}
     assert len(data.qrels) == 10
     assert data.passages == tuple(bridges(12))
+    write(data, tmp_path / "set")
+    assert Dataset.load(tmp_path / "set").fingerprints == data.fingerprints
+    readme = (tmp_path / "set" / "README.md").read_text()
+    assert "No user asked them" in readme
+    assert "`scripted`" in readme
 
 
 def test_the_seed_draws_the_passages_and_all_documents_have_their_turn() -> None:
@@ -66,6 +71,9 @@ def test_the_seed_draws_the_passages_and_all_documents_have_their_turn() -> None
     small = [bridge(name) for name in NAMES[20:]]
     first = [it.metadata["source"] for it in draw_passages([*large, *small], 0)][:5]
     assert set(first) == {"large.txt", *(f"{name}.txt" for name in NAMES[20:])}
+    heads = Passage("heads#0", "Opening hours\nPrices\nContact\n", {})
+    with pytest.raises(ConfigError, match="none of the 1 passages is long enough"):
+        made(writer, [heads])
 
 
 def test_passages_with_the_words_of_the_answer_are_relevant_too_and_short_quotes_tell_nothing() -> (
@@ -76,7 +84,7 @@ def test_passages_with_the_words_of_the_answer_are_relevant_too_and_short_quotes
     next_ = Passage("next#1", f"{sentence(NAMES[0])} It was painted green.", {})
     result = made(writer, [plain, broken, next_])
     assert list(result.dataset.qrels.values()) == [{"Arlo#0": 1, "pdf#0": 1, "next#1": 1}]
-    short = checking({"quote": "the first time", "answers": "yes"})
+    short = checking({"quote": "THE first ... time", "answers": True})
     assert all(len(grades) == 1 for grades in made(short).dataset.qrels.values())
 
 
@@ -87,8 +95,10 @@ def test_passages_with_the_words_of_the_answer_are_relevant_too_and_short_quotes
         (asking(""), "nothing_to_ask"),
         (asking("When was it opened?", "I'm sorry, but I can't help with that."), "nothing_to_ask"),
         (asking("When was it opened?"), "duplicate"),
-        (checking({"quote": "", "answers": "no"}), "unanswerable"),
+        (asking(sentence("Arlo")), "copied"),
+        (checking({"quote": sentence("Arlo"), "answers": "no"}), "unanswerable"),
         (checking({"quote": "words that are not there", "answers": "yes"}), "unquoted"),
+        (checking({"quote": "in 1850", "answers": "yes"}), "unquoted"),
         (checking("perhaps"), "unchecked"),
         (checking(ModelError("timeout")), "timeout"),
     ],
@@ -101,46 +111,9 @@ def test_a_question_that_cannot_be_used_is_dropped_for_a_reason(script: Any, rea
         assert result.asked <= ATTEMPTS * 3
 
 
-@pytest.mark.parametrize(
-    ("question", "fault"),
-    [
-        ("When could people drive over Arlo Bridge?", ""),
-        ("Arlo Bridge 何年に開通しましたか？", ""),
-        ("Was traffic let onto Arlo Bridge for the first time?", "copied"),
-    ],
-)
-def test_a_question_says_it_in_other_words_than_the_passage(question: str, fault: str) -> None:
-    assert find_fault(question, "In 1850.", sentence("Arlo")) == fault
-
-
-@pytest.mark.parametrize(
-    ("answers", "quote", "fault"),
-    [
-        ("yes", "traffic was let onto Arlo Bridge", ""),
-        (True, "After delays ... for the first time in 1850", ""),
-        ("Yes.", "TRAFFIC WAS LET", ""),
-        ("no", "traffic was let onto Arlo Bridge", "unanswerable"),
-        (None, "traffic was let onto Arlo Bridge", "unanswerable"),
-        ("yes", "in 1850", "unquoted"),
-        ("yes", ["traffic"], "unquoted"),
-    ],
-)
-def test_a_quote_is_of_the_passage_and_long_enough(answers: Any, quote: Any, fault: str) -> None:
-    assert find_check_fault({"answers": answers, "quote": quote}, sentence("Arlo")) == fault
-
-
-def test_short_passages_are_not_asked_about() -> None:
-    heads = Passage("heads#0", "Opening hours\nPrices\nContact\n", {})
-    with pytest.raises(ConfigError, match="none of the 1 passages is long enough"):
-        made(writer, [heads])
-
-
 def test_a_model_that_fails_is_given_up_with_what_there_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with pytest.raises(ModelError) as caught:
-        made(lambda prompt: ModelError("unauthorized"), count=12)
-    assert caught.value.reason == "unauthorized"
     calls = 0
 
     def dying(prompt: Prompt) -> Any:
@@ -185,15 +158,6 @@ def test_documents_are_cut_into_the_passages_that_ingest_makes(tmp_path: Path) -
         passages_of([tmp_path / "docs" / "c.txt"], Settings())
 
 
-def test_what_was_written_is_loaded_again_and_says_what_it_is(tmp_path: Path) -> None:
-    data = made(writer).dataset
-    write(data, tmp_path / "set")
-    assert Dataset.load(tmp_path / "set").fingerprints == data.fingerprints
-    readme = (tmp_path / "set" / "README.md").read_text()
-    assert "No user asked them" in readme
-    assert "`scripted`" in readme
-
-
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     write(bridges_data(), tmp_path / "set")
@@ -204,7 +168,28 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@given(st.text(), st.text(), st.text())
-def test_any_texts_have_a_fault_or_none(question: str, answer: str, passage: str) -> None:
-    assert isinstance(find_fault(question, answer, passage), str)
-    assert isinstance(find_check_fault({"answers": answer, "quote": question}, passage), str)
+def test_a_real_client_writes_and_checks_in_two_small_calls_and_its_key_stays_unseen(
+    bare_environment: None, model_server: ModelServer
+) -> None:
+    def written(body: dict[str, Any]) -> Said:
+        user = body["messages"][1]["content"]
+        name = body["response_format"]["json_schema"]["name"]
+        return writer(Prompt(name, "1", "", user, (), user))
+
+    client = openai.OpenAI(base_url=model_server.url, api_key=SECRET, max_retries=0)
+    model = make_language_model(client, Settings())
+    model_server.reply = written
+    result = generate(bridges(6), model, count=4)
+    assert (len(result.dataset.questions), len(model_server.bodies)) == (4, 8)
+    assert result.cost_usd == pytest.approx(8 * (100 * 0.10 + 20 * 0.50) / 1e6)
+    assert all("Bridge" not in it["messages"][0]["content"] for it in model_server.bodies)
+    model_server.reply = failure(401, f"no luck with {SECRET}")
+    with pytest.raises(ModelError) as caught:
+        generate(bridges(24), model, count=20)
+    assert caught.value.reason == "unauthorized"
+    assert SECRET not in str(caught.value)
+    assert len(model_server.bodies) == 16
+    model_server.reply = model_server.hang
+    with pytest.raises(ModelError) as caught:
+        generate(bridges(24), model, count=20, timeout=0.2)
+    assert caught.value.reason == "timeout"

@@ -26,38 +26,29 @@ def ask(fn: Any, *names: str, question: str = QUERY, **settings: Any) -> dict[st
     return {answer.system: answer for answer in asyncio.run(tiers.ask(state)).systems}
 
 
-def test_the_plain_list_is_asked_beside_the_rules_and_what_asks_a_model() -> None:
-    answers = ask(Tiers(app.search, has_own_tier=True))
-    assert list(answers) == ["off", "rules", "balanced", "yours"]
-    assert all(answer.retrieval is not None for answer in answers.values())
-
-
 def test_every_tier_of_the_documentation_can_be_asked() -> None:
+    assert list(ask(Tiers(app.search, has_own_tier=True))) == ["off", "rules", "balanced", "yours"]
     text = (Path(__file__).parents[4] / "docs/choose-a-tier.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`\w+`.*?) \|", text, re.MULTILINE)
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    names = {
-        name
-        for tier in Tiers(app.search).all.values()
-        for name in (tier.name, *re.findall(r"preset (\w+)", tier.label))
-    }
+    tiers = Tiers(app.search).all.values()
+    presets = {name for tier in tiers for name in re.findall(r"preset (\w+)", tier.label)}
+    names = presets | {tier.name for tier in tiers}
     assert {"off", "rules", "words", "balanced", "auto", "thorough", "hyde"} <= documented <= names
 
 
 @pytest.mark.parametrize("examples", [(), (Question("1", "What does Jaco eat?"),)])
 def test_the_same_question_gives_the_same_result_whatever_was_asked_before(
-    examples: tuple[Question, ...],
+    examples: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    wrapped = qtm.QueryMiddleware(
-        {"transformationType": "combined", "escalation": {"mode": "auto"}},
-        client=ScriptedModel(scripted),
-    ).wrap(app.plain)
+    log = {"path": str(tmp_path / "queries.jsonl")}
+    config = {"transformationType": "combined", "escalation": {"mode": "auto"}, "log": log}
+    wrapped = qtm.QueryMiddleware(config, client=ScriptedModel(scripted)).wrap(app.plain)
     tiers = Tiers(wrapped, has_own_tier=True, has_recorded_reply=lambda *_: True)
     tiers.warm_up(examples)
 
     def summarise() -> list[Any]:
         found = [answer.retrieval for answer in ask(tiers, *tiers.all).values()]
-        assert all(found)
         return [
             ([(match.id, match.fused_score) for match in it.matches], it.trace.notes, it.confidence)
             for it in found
@@ -65,9 +56,12 @@ def test_the_same_question_gives_the_same_result_whatever_was_asked_before(
         ]
 
     first = summarise()
-    for question in ("Jaco", "What is a heart?", "Who walks the dog?", "vet", "Is there any food?"):
+    for question in ("Jaco", "What is a heart?", "Who walks the dog?", "Is there any food?"):
         ask(tiers, *tiers.all, question=question)
     assert summarise() == first
+    assert len(first) == len(tiers.all)
+    # What is tried is in no query log.
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -85,15 +79,7 @@ def test_a_function_that_fails_is_asked_once(fn: Any, error: str) -> None:
     assert str(answers["off"].error).startswith(error)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("fusion.method", "best"),
-        ("keywordEvidence.weight", float("nan")),
-        ("fusion.weights.rewrite", -1),
-        ("topK", 2.5),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [("fusion.method", "best"), ("topK", 2.5)])
 def test_settings_that_are_not_valid_are_an_error(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key):
         ask(app.search, "off", **{key: value})
@@ -106,13 +92,7 @@ def test_the_config_of_a_tier_gives_its_result(name: str) -> None:
     config = tiers.build_config(name, PageState(settings=settings))
     model = ScriptedModel(scripted)
     found = qtm.QueryMiddleware(config, client=model).wrap(app.plain).retrieve(QUERY, 3)
-    shown = ask(tiers, "off", name, **settings)[name]
+    shown = ask(tiers, "off", name, **settings)[name].matches
     assert [(it.id, it.fused_score) for it in found.matches] == [
-        (it.id, it.fused_score) for it in shown.matches
+        (it.id, it.fused_score) for it in shown
     ]
-
-
-def test_what_is_tried_is_in_no_query_log(tmp_path: Path) -> None:
-    path = tmp_path / "queries.jsonl"
-    ask(qtm.QueryMiddleware({"log": {"path": str(path)}}).wrap(app.plain))
-    assert not path.exists() or path.read_text() == ""
