@@ -1,21 +1,24 @@
-"""Pinecone on bad days: what a person is told, that it comes to an end, and what is never told."""
+"""Opening an index, and bad days: what a person is told, that it comes to an end, and what is never told."""
 
 from __future__ import annotations
 
-import re
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pinecone
 import pytest
 
-from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.stores.pinecone import PineconeStore
+from qtmiddleware.config.settings import StoreSettings
+from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
 from qtmiddleware.protocols import Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
 X = [1.0, 0.0, 0.0]
-SECRET_TEXT = "the patient is called Jaco"
+SECRET = "the patient is called Jaco"
+JSON = "application/json"
 
 
 @pytest.fixture
@@ -23,117 +26,152 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
     without_pauses(monkeypatch)
     with pinecone_world() as made:
         made.add_index("passages", dimension=3)
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
         yield made
 
 
+def opened(**options: Any) -> PineconeStore:
+    settings = StoreSettings(kind="pinecone", **options)
+    return open_pinecone(settings, embedding_model="a-model", dimension=3)
+
+
 @pytest.fixture
-def store(world: PineconeWorld) -> PineconeStore:
-    made = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
-    made.write(zip([Passage("a", "apple")], [X], strict=True))
-    return made
+def store(world: PineconeWorld) -> Iterator[PineconeStore]:
+    with opened(index="passages") as made:
+        made.write([(Passage("a", "apple"), X)])
+        yield made
 
 
-USES: dict[str, tuple[str, Callable[[PineconeStore], Any]]] = {
-    "search": ("/query", lambda store: store.search(X, 1, filter={"name": SECRET_TEXT})),
-    "upsert": (
-        "/vectors/upsert",
-        lambda store: store.write(zip([Passage("b", SECRET_TEXT)], [X], strict=True)),
-    ),
-    "delete": ("/vectors/delete", lambda store: store.write((), delete=["a"])),
-    "count": ("/describe_index_stats", lambda store: store.count()),
-}
-each_use = pytest.mark.parametrize("use", USES)
-
-BAD_DAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "unauthorized": (
-        {"status": 401, "body": "Invalid API Key"},
-        r"rejected the key; check PINECONE_API_KEY \(HTTP 401\)",
-    ),
-    "payment": ({"status": 402, "body": "pay"}, "HTTP 402"),
-    "forbidden": ({"status": 403, "body": "quota"}, "HTTP 403"),
-    "too large": ({"status": 413, "body": "too big"}, "too large .*413"),
-    "rejected": ({"status": 400, "body": SECRET_TEXT}, "rejected the request.*HTTP 400"),
-    "rate limited": (
-        {"status": 429, "body": "slow", "headers": {"Retry-After": "1"}},
-        "no more requests.*HTTP 429",
-    ),
-    "down": (
-        {"status": 500, "body": SECRET_TEXT},
-        r"is not available; try again later \(HTTP 500\)",
-    ),
-    "gateway": ({"status": 503, "body": "<html>", "content_type": "text/html"}, "HTTP 503"),
-    "teapot": ({"status": 418, "body": "short and stout"}, "HTTP 418"),
+USES: dict[str, Callable[[PineconeStore], Any]] = {
+    "/query": lambda store: store.search(X, 1, filter={"name": SECRET}),
+    "/vectors/upsert": lambda store: store.write([(Passage("b", SECRET), X)]),
+    "/vectors/delete": lambda store: store.write((), delete=["a"]),
+    "/describe_index_stats": lambda store: store.count(),
 }
 
 
-def failure(use: Callable[[], Any]) -> StoreError:
-    with pytest.raises(StoreError) as caught:
+def fail(use: Callable[[], Any], told: str) -> StoreError:
+    with pytest.raises(StoreError, match=told) as caught:
         use()
-    shown = "".join(traceback.format_exception_only(caught.value)) + repr(caught.value)
-    assert SECRET_TEXT not in shown
+    assert SECRET not in "".join(traceback.format_exception_only(caught.value))
     assert API_KEY not in "".join(traceback.format_exception(caught.value))
     return caught.value
 
 
-@each_use
-@pytest.mark.parametrize("day", BAD_DAYS)
-def test_a_bad_answer_is_told_in_a_sentence_with_its_cause(
-    world: PineconeWorld, store: PineconeStore, use: str, day: str
-) -> None:
-    path, call = USES[use]
-    answer, said = BAD_DAYS[day]
-    world.answers(path, **answer)
-    error = failure(lambda: call(store))
-    assert re.search(said, str(error))
-    assert "the Pinecone index 127.0.0.1" in str(error)
-    assert error.__cause__ is not None
-
-
-@pytest.mark.parametrize("use", ["search", "upsert", "count"])
 @pytest.mark.parametrize(
-    "body", ["{", "[]", "null", '{"matches": [{"id": 7}], "upsertedCount": "x", "namespaces": 1}']
+    ("status", "body", "told"),
+    [
+        (401, "Invalid API Key", r"rejected the key; check PINECONE_API_KEY \(HTTP 401\)"),
+        (403, "quota", "HTTP 403"),
+        (413, "too big", "too large .*413"),
+        (400, SECRET, "rejected the request.*HTTP 400"),
+        (429, "slow", "no more requests.*HTTP 429"),
+        (500, SECRET, r"is not available; try again later \(HTTP 500\)"),
+        (200, "{", "cannot be read"),
+        (200, "null", "cannot be read"),
+        (200, '{"matches": [{"id": 7}], "upsertedCount": "x", "namespaces": 1}', "cannot be read"),
+    ],
 )
-def test_an_answer_that_cannot_be_read_is_told(
-    world: PineconeWorld, store: PineconeStore, use: str, body: str
+def test_a_bad_answer_is_told_in_a_sentence_with_its_cause(
+    world: PineconeWorld, store: PineconeStore, status: int, body: str, told: str
 ) -> None:
-    path, call = USES[use]
-    world.answers(path, 200, body, content_type="application/json")
-    assert "cannot be read" in str(failure(lambda: call(store)))
+    for path, use in USES.items():
+        world.answers(path, status, body, content_type=JSON if status == 200 else "text/plain")
+        if status != 200 or path != "/vectors/delete":
+            error = fail(lambda use=use: use(store), told)  # type: ignore[misc]
+            assert "the Pinecone index" in str(error)
+            assert error.__cause__ is not None
 
 
-def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:
-    world.answers("/vectors/upsert", 200, '{"upsertedCount": 1}', content_type="application/json")
-    error = failure(
-        lambda: store.write(zip([Passage("b", "x"), Passage("c", "y")], [X, X], strict=True))
-    )
-    assert "took 1 of 2 vectors" in str(error)
-
-
-def test_no_index_at_that_address_is_told(world: PineconeWorld) -> None:
-    index = world.client().Index(host=world.host("nobody"))
-    with index:
-        error = failure(PineconeStore(index, embedding_model="a-model", dimension=3).count)
-    assert "knows no such index; check store.index and store.host (HTTP 404)" in str(error)
-
-
-def test_nobody_at_that_address_is_told(world: PineconeWorld) -> None:
-    with world.client().Index(host="http://127.0.0.1:9") as index:
-        error = failure(PineconeStore(index, embedding_model="a-model", dimension=3).count)
-    assert "cannot be reached" in str(error)
-
-
-def test_a_failed_look_is_not_taken_for_an_answer(world: PineconeWorld) -> None:
-    store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
-    world.answers("/describe_index_stats", 500)
-    failure(lambda: store.write(zip([Passage("a", "apple")], [X], strict=True)))
+def test_the_clients_own_retries_are_the_only_ones_and_the_store_recovers(
+    world: PineconeWorld,
+) -> None:
+    store = opened(index="passages")
+    world.answers("/describe_index_stats", 503)
+    before = len(world.exchanges)
+    fail(lambda: store.write([(Passage("a", "apple"), X)]), "HTTP 503")
+    assert len(world.exchanges) - before == 4
     world.recovers()
-    store.write(zip([Passage("a", "apple")], [X], strict=True))
+    store.write([(Passage("a", "apple"), X)])
     assert store.count() == 1
 
 
-def test_the_clients_own_retries_are_the_only_ones(
-    world: PineconeWorld, store: PineconeStore
+def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:
+    world.answers("/vectors/upsert", 200, '{"upsertedCount": 1}', content_type=JSON)
+    pairs = [(Passage("b", "x"), X), (Passage("c", "y"), X)]
+    fail(lambda: store.write(pairs), "took 1 of 2 vectors")
+
+
+def test_an_index_is_opened_by_its_name_and_namespace(world: PineconeWorld) -> None:
+    with opened(index="passages", namespace="n", text_field="body") as store:
+        store.write([(Passage("a", "apple"), X)])
+        assert [one["text"] for one in store.search(X, 1)] == ["apple"]
+    assert world.stored("passages", "n")["a"].metadata == {"body": "apple"}
+    store.close()
+    fail(store.count, "closed")
+
+
+def test_an_index_is_opened_by_its_host_without_asking(world: PineconeWorld) -> None:
+    with opened(host=world.host("passages"), index="ignored") as store:
+        assert world.exchanges == []
+        assert store.count() == 0
+    with opened(host=world.host("nobody")) as store:
+        fail(store.count, r"no such index; check store.index and store.host \(HTTP 404\)")
+    with opened(host="http://127.0.0.1:9") as store:
+        fail(store.count, "cannot be reached")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"index": "nobody"}, r"the Pinecone index 'nobody' cannot be used: .*HTTP 404"),
+        ({"host": "nowhere"}, "nowhere"),
+        ({"host": "http://"}, "http://"),
+    ],
+)
+def test_an_index_that_is_not_there_is_told_by_name(
+    world: PineconeWorld, options: dict[str, Any], told: str
 ) -> None:
-    world.answers("/query", 503)
-    failure(lambda: store.search(X, 1))
-    assert sum(one.path == "/query" for one in world.exchanges) == 4
+    fail(lambda: opened(**options), told)
+
+
+@pytest.mark.parametrize("key", ["not-the-key", "schlüssel-geheim", "two words\x01", "  "])
+def test_a_wrong_or_missing_key_is_told_and_not_shown(
+    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("PINECONE_API_KEY", key)
+    told = "the Pinecone index" if key.strip() else "set PINECONE_API_KEY"
+    error = fail(lambda: opened(index="passages"), told)
+    assert not key.strip() or key not in f"{error!r} {error.__cause__!r}"
+
+
+def test_without_an_index_the_key_of_the_config_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"store\.index") as caught:
+        opened()
+    assert caught.value.path == "store.index"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_makes_a_client_of_its_own(
+    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers, make = list[int](), pinecone.Pinecone
+
+    def made(**options: Any) -> Any:
+        makers.append(os.getpid())
+        return make(**options)
+
+    monkeypatch.setattr(pinecone, "Pinecone", made)
+    with opened(index="passages") as store:
+        store.write([(Passage("a", "apple"), X)])
+        child = os.fork()
+        if not child:
+            try:
+                found = [one["text"] for _ in range(2) for one in store.search(X, 1)]
+                is_new = makers == [os.getppid(), os.getpid()]
+                os._exit(0 if is_new and found == ["apple"] * 2 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (store.count(), makers) == (1, [os.getpid()])

@@ -11,16 +11,17 @@ import pytest
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents import find_documents, format_file_counts
 
-FILES = [
-    "a.txt", "b.MD", "c.htm", "d.Pdf", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt",
-    "sub/g.txt", "sub/deep/h.md", ".git/i.txt", "sub/.cache/j.txt", "odd [1]/k.txt", "odd [1]/deep/l.md",
-    "[x].txt", "x.txt",
+VISIBLE = [
+    "[x].txt", "a.txt", "b.MD", "d.Pdf", "odd [1]/deep/l.md", "odd [1]/k.txt", "sub/deep/h.md",
+    "sub/g.txt", "x.txt",
 ]  # fmt: skip
+OTHERS = ["f.doc", "sub/m.DOC", "f.txt.bak", "txt"]
+HIDDEN = [".hidden.txt", ".git/i.txt", "sub/.cache/j.txt"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in FILES:
+    for name in VISIBLE + OTHERS + HIDDEN:
         path = tmp_path / "docs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("text")
@@ -32,45 +33,30 @@ def names(folder: Path, data_path: str | Path) -> list[str]:
 
 
 def test_a_folder_means_all_documents_below_it_and_others_are_counted(folder: Path) -> None:
-    (folder / "sub/m.DOC").write_text("text")
-    wanted = ["[x].txt", "a.txt", "b.MD", "c.htm", "d.Pdf", "e.RST", "odd [1]/deep/l.md"]
-    wanted += ["odd [1]/k.txt", "sub/deep/h.md", "sub/g.txt", "x.txt"]
-    assert names(folder, folder) == names(folder, str(folder)) == wanted
-    _, others = find_documents(folder)
+    assert names(folder, folder) == names(folder, str(folder)) == VISIBLE
+    others = find_documents(folder)[1]
     assert others == {".doc": 2, ".bak": 1, "": 1}
     assert format_file_counts(others).startswith("2 .doc, 1 ")
     assert "1 without an ending" in format_file_counts(others)
     assert format_file_counts({f".{number}": 1 for number in range(100)}).endswith(", 92 others")
-
-
-def test_every_file_of_a_folder_is_taken_where_a_reader_is_asked_for_each(folder: Path) -> None:
+    # A reader is asked for each file.
     documents, others = find_documents(folder, all_files=True)
-    visible = [name for name in FILES if not name.startswith(".") and "/." not in name]
-    assert {path.relative_to(folder).as_posix() for path in documents} == set(visible)
-    assert others == {}
-
-
-@pytest.mark.parametrize(
-    "name", ["a.txt", "f.doc", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt"]
-)
-def test_a_single_file_is_taken_whatever_its_name(folder: Path, name: str) -> None:
-    assert names(folder, folder / name) == [name]
+    assert (len(documents), others) == (len(VISIBLE + OTHERS), {})
 
 
 @pytest.mark.parametrize(
     ("pattern", "wanted"),
     [
+        *((name, [name]) for name in ("f.doc", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt")),
         ("*.txt", ["[x].txt", "a.txt", "x.txt"]),
-        ("**/*.md", ["odd [1]/deep/l.md", "sub/deep/h.md"]),
         ("sub/**", ["sub/deep/h.md", "sub/g.txt"]),
         ("odd [1]/**/*.md", ["odd [1]/deep/l.md"]),
-        ("[abc].*", ["a.txt", "b.MD", "c.htm"]),
         ("[[]x].txt", ["[x].txt"]),
         (".g*/*.txt", [".git/i.txt"]),
         ("*/*.txt", ["odd [1]/k.txt", "sub/g.txt"]),
     ],
 )
-def test_a_pattern_means_the_documents_it_matches(
+def test_a_file_is_taken_whatever_its_name_and_a_pattern_means_the_documents_it_matches(
     folder: Path, pattern: str, wanted: list[str]
 ) -> None:
     assert names(folder, f"{folder}/{pattern}") == wanted
@@ -82,11 +68,10 @@ def test_relative_paths_and_patterns_start_where_the_program_runs(
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("HOME", str(folder.parent))
     assert find_documents("docs/?.txt")[0] == [Path("docs/a.txt"), Path("docs/x.txt")]
-    assert find_documents("docs/sub")[0] == [Path("docs/sub/deep/h.md"), Path("docs/sub/g.txt")]
     assert find_documents("~/docs/sub/*.txt")[0] == [folder / "sub/g.txt"]
 
 
-@pytest.mark.parametrize("pattern", ["", "*/*.txt", "**/*.txt", "s*/g.txt"])
+@pytest.mark.parametrize("pattern", ["", "**/*.txt", "s*/g.txt"])
 def test_no_folder_or_pattern_is_left_through_a_link(
     folder: Path, tmp_path: Path, pattern: str
 ) -> None:
@@ -96,11 +81,8 @@ def test_no_folder_or_pattern_is_left_through_a_link(
     (folder / "secrets").symlink_to(tmp_path / "elsewhere")
     (folder / "sub/again").symlink_to(folder)
     assert names(folder, folder / pattern) == before
-
-
-def test_a_link_to_a_folder_is_read_when_it_is_named(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(folder / "sub")
-    assert names(tmp_path, tmp_path / "link") == ["link/deep/h.md", "link/g.txt"]
+    # One that is named itself is read.
+    assert find_documents(folder / "secrets")[0] == [folder / "secrets" / "g.txt"]
 
 
 def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(
@@ -120,10 +102,8 @@ def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(
         shutil.rmtree("d" * 250)
 
 
-@pytest.mark.parametrize(
-    "name", ["gone", "gone/*.txt", "*.bak", "empty", "", " ", "nul\0.txt", "a" * 5_000, "~nobody/x"]
-)
-def test_where_nothing_is_found_the_error_says_where_and_what_is_allowed(
+@pytest.mark.parametrize("name", ["gone/*.txt", "gone", "empty", "", "nul\0.txt", "~nobody/x"])
+def test_if_nothing_is_found_the_error_says_where_and_what_is_allowed(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()

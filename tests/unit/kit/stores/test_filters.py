@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from qtmiddleware.errors import InvalidQuery
 from qtmiddleware.kit.stores.filters import DEEPEST, build_matcher
 
-FIELDS = st.sampled_from(["a", "b", "c"])
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-1.5, 0.0, 1.0, 2.5])
 SCALARS = st.sampled_from(["", "x", "y", "1"]) | NUMBERS | st.booleans()
 ANYTHING = st.recursive(
@@ -20,22 +19,13 @@ ANYTHING = st.recursive(
     ),
     max_leaves=5,
 )
-METADATA = st.dictionaries(FIELDS, SCALARS | st.lists(SCALARS, max_size=3) | ANYTHING, max_size=3)
-OPERATIONS = st.one_of(
-    st.tuples(st.sampled_from(["$eq", "$ne"]), SCALARS),
-    st.tuples(st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), NUMBERS),
-    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(SCALARS, max_size=3)),
-    st.tuples(st.just("$exists"), st.booleans()),
+METADATA = st.dictionaries(
+    st.sampled_from("abc"), SCALARS | st.lists(SCALARS, max_size=3) | ANYTHING, max_size=3
 )
-LEAVES = st.dictionaries(
-    FIELDS, SCALARS | st.lists(OPERATIONS, min_size=1, max_size=2).map(dict), max_size=2
-)
-FILTERS = st.recursive(
-    LEAVES,
-    lambda inner: st.tuples(
-        st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3)
-    ).map(lambda pair: {pair[0]: pair[1]}),
-    max_leaves=6,
+FILTERS = st.dictionaries(
+    st.sampled_from(["a", "$and", "$or", "$gt"]),
+    ANYTHING | st.dictionaries(st.sampled_from(["$in", "$lt", "$ne"]), ANYTHING, max_size=1),
+    max_size=2,
 )
 
 
@@ -43,7 +33,6 @@ FILTERS = st.recursive(
     ("condition", "metadata", "met"),
     [
         ({}, {}, True),
-        ({"a": "x"}, {"a": "x"}, True),
         ({"a": "x"}, {}, False),
         ({"a": 1}, {"a": 1.0}, True),
         ({"a": 1}, {"a": True}, False),
@@ -51,27 +40,22 @@ FILTERS = st.recursive(
         ({"a": "1"}, {"a": 1}, False),
         ({"a": {"$eq": "x"}}, {"a": ["y", "x"]}, True),
         ({"a": {"$ne": "x"}}, {"a": ["y", "x"]}, False),
-        ({"a": {"$ne": "x"}}, {}, True),
         ({"a": {"$ne": "x"}}, {"a": None}, True),
         ({"a": {"$in": ["x", 2]}}, {"a": ["z", "x"]}, True),
         ({"a": {"$in": []}}, {"a": "x"}, False),
-        ({"a": {"$nin": []}}, {"a": "x"}, True),
         ({"a": {"$nin": ["x"]}}, {}, True),
         ({"a": {"$nin": ["x"]}}, {"a": ["y", "x"]}, False),
-        ({"a": {"$gt": 1}}, {"a": 2}, True),
+        ({"a": {"$gt": 1}}, {"a": 1}, False),
         ({"a": {"$gte": 1}}, {"a": 1}, True),
         ({"a": {"$lte": 1}}, {"a": "0"}, False),
-        ({"a": {"$lt": 5}}, {}, False),
         ({"a": {"$lt": 5}}, {"a": float("nan")}, False),
         ({"a": {"$gte": 5}}, {"a": [1, 7]}, True),
         ({"a": {"$gt": 1, "$lt": 3}}, {"a": 3}, False),
         ({"a": {"$exists": True}}, {"a": None}, False),
         ({"a": {"$exists": False}}, {}, True),
         ({"a": "x", "b": 1}, {"a": "x", "b": 2}, False),
-        ({"$or": [{"a": "x"}, {"b": 1}]}, {"b": 1}, True),
-        ({"$and": [{"a": "x"}, {"b": 1}]}, {"b": 1}, False),
-        ({"$and": [{"a": "x"}], "b": 1}, {"a": "x", "b": 2}, False),
         ({"$or": [{"$and": [{"a": "x"}, {"b": 1}]}, {"c": 3}]}, {"a": "x", "b": 1}, True),
+        ({"$and": [{"a": "x"}], "b": 1}, {"a": "x", "b": 2}, False),
         ({"a": "x"}, {"a": {"x": 1}}, False),
     ],
 )
@@ -89,7 +73,6 @@ def nested(depth: int) -> dict[str, Any]:
     ("condition", "told"),
     [
         ({"a": {"$near": 1}}, r"an operator must be one of \$eq, \$ne, \$gt.* not '\$near'"),
-        ({"a": {3: 1}}, "an operator must be .* not 3"),
         ({"$not": {"a": 1}}, r"a name must be that of a field, \$and or \$or, not '\$not'"),
         ({"$and": {"a": 1}}, r"\$and must be a list of one or more conditions, not dict"),
         ({"$or": []}, r"\$or must be a list of one or more conditions, not list"),
@@ -97,14 +80,11 @@ def nested(depth: int) -> dict[str, Any]:
         ({"a": {"$gt": "1"}}, r"\$gt must be a number, not str"),
         ({"a": {"$lte": True}}, r"\$lte must be a number, not bool"),
         ({"a": {"$lt": float("nan")}}, r"\$lt must be a number"),
-        ({"a": {"$lt": float("inf")}}, r"\$lt must be a number"),
         ({"a": {"$in": "x"}}, r"\$in must be a list .*not str"),
         ({"a": {"$nin": [None]}}, r"\$nin must be a list of texts, numbers and booleans"),
         ({"a": None}, r"\$eq must be a text, a number or a boolean, not null"),
-        ({"a": ["x"]}, r"\$eq must be a text, a number or a boolean, not list"),
         ({"a": {"$exists": 1}}, r"\$exists must be true or false, not int"),
         ({"a": {}}, "the field 'a' must be a value or .eq"),
-        (["a"], "a condition must be a mapping"),
         ("a", "a condition must be a mapping"),
         (nested(DEEPEST), "16 deep"),
     ],
@@ -112,51 +92,27 @@ def nested(depth: int) -> dict[str, Any]:
 def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(
     condition: Any, told: str
 ) -> None:
+    assert build_matcher(nested(DEEPEST - 1))({"a": 1})
     with pytest.raises(InvalidQuery, match=told) as caught:
         build_matcher(condition)
     assert caught.value.argument == "filter"
 
 
-def test_the_deepest_filter_that_is_allowed_works() -> None:
-    assert build_matcher(nested(DEEPEST - 1))({"a": 1})
-
-
-@given(condition=FILTERS, metadata=METADATA)
-def test_no_metadata_breaks_a_filter(condition: Any, metadata: Any) -> None:
-    assert build_matcher(condition)(metadata) in (True, False)
-
-
-@given(
-    condition=ANYTHING
-    | st.dictionaries(st.sampled_from(["a", "$and", "$or", "$gt"]), ANYTHING, max_size=2)
-)
-def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(condition: Any) -> None:
+@given(condition=ANYTHING | FILTERS, metadata=METADATA)
+def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(
+    condition: Any, metadata: Any
+) -> None:
     with suppress(InvalidQuery):
-        assert build_matcher(condition)({"a": 1}) in (True, False)
+        assert build_matcher(condition)(metadata) in (True, False)
 
 
-@given(parts=st.lists(FILTERS, min_size=1, max_size=4), metadata=METADATA)
-def test_and_is_met_where_all_are_and_or_where_any_is(parts: Any, metadata: Any) -> None:
-    each = [build_matcher(part)(metadata) for part in parts]
-    assert build_matcher({"$and": parts})(metadata) is all(each)
-    assert build_matcher({"$or": parts})(metadata) is any(each)
-
-
-@given(field=FIELDS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
+@given(value=SCALARS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
 def test_of_an_operator_and_its_negation_exactly_one_is_met(
-    field: str, values: Any, metadata: Any
+    value: Any, values: Any, metadata: Any
 ) -> None:
-    pairs: list[tuple[Any, Any]] = [({"$eq": value}, {"$ne": value}) for value in values]
-    pairs += [({"$in": values}, {"$nin": values}), ({"$exists": True}, {"$exists": False})]
-    for asked, negated in pairs:
-        assert build_matcher({field: asked})(metadata) != build_matcher({field: negated})(metadata)
-
-
-@given(field=FIELDS, values=st.lists(SCALARS, min_size=1, max_size=3), metadata=METADATA)
-def test_in_is_an_or_of_equals_and_nin_an_and_of_unequals(
-    field: str, values: Any, metadata: Any
-) -> None:
-    equal = {"$or": [{field: value} for value in values]}
-    unequal = {"$and": [{field: {"$ne": value}} for value in values]}
-    assert build_matcher({field: {"$in": values}})(metadata) is build_matcher(equal)(metadata)
-    assert build_matcher({field: {"$nin": values}})(metadata) is build_matcher(unequal)(metadata)
+    for asked, negated in (
+        ({"$eq": value}, {"$ne": value}),
+        ({"$in": values}, {"$nin": values}),
+        ({"$exists": True}, {"$exists": False}),
+    ):
+        assert build_matcher({"a": asked})(metadata) != build_matcher({"a": negated})(metadata)

@@ -24,15 +24,11 @@ def test_any_part_of_a_text_without_spaces_is_found(text: str, start: int, lengt
     ("text", "words"),
     [
         ("What's new, in v2.0?", ["what", "s", "new", "in", "v2", "0"]),
-        ("pie pie", ["pie"]),
         ("東京都", ["東京", "京都"]),
         ("猫", ["猫"]),
         ("iPhone手机", ["iphone", "手机"]),
-        ("ｆｕｌｌ", ["full"]),
-        ("हिन्दी", ["हिन्दी"]),
-        ("GROSSE große", ["grosse"]),
+        ("GROSSE große ｆｕｌｌ", ["grosse", "full"]),
         ("ΛΌΓΟΣ λόγος", ["λόγοσ"]),
-        (" ?! ", []),
     ],
 )
 def test_a_query_is_cut_into_words(text: str, words: list[str]) -> None:
