@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Event, Thread
+from functools import cached_property
+from threading import Thread
 from typing import Any
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.support.pinecone_server.app import App, Canned, Exchange
 from tests.support.pinecone_server.documents import DocumentIndex, Field
-from tests.support.pinecone_server.state import Index, Kind, Stored
+from tests.support.pinecone_server.state import Index, Stored
 
 API_KEY = "pcsk_secret_0123456789"
 
@@ -37,12 +38,9 @@ class PineconeWorld:
 
     def __init__(self) -> None:
         self.api_key = API_KEY
-        self.app = App(API_KEY, watch=self._watch)
         self.exchanges: list[Exchange] = []
-        self.violations: list[str] = []
-        self._released = Event()
-        self._opened = ExitStack()
-        self._client: Any = None
+        self.app = App(API_KEY, watch=self.exchanges.append)
+        self.opened = ExitStack()
 
     @property
     def url(self) -> str:
@@ -53,93 +51,56 @@ class PineconeWorld:
         """``PINECONE_CONTROLLER_HOST`` is the client's own variable for the control and the hosted models."""
         return {"PINECONE_API_KEY": self.api_key, "PINECONE_CONTROLLER_HOST": self.url}
 
-    def add_index(
-        self,
-        name: str,
-        *,
-        dimension: int = 0,
-        kind: Kind = "dense",
-        metric: str = "cosine",
-        model: str = "",
-        text_field: str = "text",
-    ) -> Index:
-        """A new, empty index; with a *model* it embeds texts by itself."""
-        made = Index(name, dimension, kind, metric, model, text_field)
-        self.app.indexes[name] = made
-        return made
+    def add_index(self, name: str, **options: Any) -> None:
+        """A new, empty index with *options* of `Index`; with a *model* it embeds texts by itself."""
+        self.app.indexes[name] = Index(name, **options)
 
     def add_documents(
         self, name: str, schema: dict[str, Field], documents: Sequence[dict[str, Any]] = ()
-    ) -> Any:
+    ) -> None:
         """A new index of *documents*, in the namespace ``docs``; one of that name is replaced."""
-        made = DocumentIndex(name, schema)
-        self.app.indexes[name] = made
+        self.app.indexes[name] = made = DocumentIndex(name, schema)
         if documents:
             made.upsert("docs", {"documents": list(documents)})
-        return made
 
     def host(self, name: str) -> str:
         return f"{self.url}/i/{name}"
 
-    def stored(self, name: str, namespace: str = "") -> dict[str, Stored]:
+    def stored(self, name: str, namespace: str = "__default__") -> dict[str, Stored]:
         """What the index *name* holds in *namespace*, by id."""
         index = self.app.indexes[name]
         assert isinstance(index, Index)
-        return dict(index.namespaces.get(namespace or "__default__", {}))
+        return dict(index.namespaces.get(namespace, {}))
+
+    @cached_property
+    def _client(self) -> Any:
+        from pinecone import Pinecone
+
+        # Nothing is encrypted here, and reading the machine's certificates takes most of a test.
+        client = Pinecone(api_key=self.api_key, host=self.url, ssl_verify=False)
+        return self.opened.enter_context(client)
 
     def client(self) -> Any:
         """A real client, the same at every call and closed with this world."""
-        from pinecone import Pinecone
-
-        if self._client is None:
-            # Nothing is encrypted here, and reading the machine's certificates would take most of a
-            # test.
-            made = Pinecone(api_key=self.api_key, host=self.url, ssl_verify=False)
-            self._client = self._opened.enter_context(made)
         return self._client
 
     def index(self, name: str) -> Any:
         """A real index, closed with this world."""
-        return self._opened.enter_context(self.client().Index(host=self.host(name)))
+        return self.opened.enter_context(self._client.Index(host=self.host(name)))
 
     def answers(
-        self,
-        path: str,
-        status: int = 500,
-        body: str = "",
-        *,
-        content_type: str = "text/plain",
-        headers: dict[str, str] | None = None,
-        times: int = 1_000,
-        text: str = "",
+        self, path: str, status: int = 500, body: str = "", *, content_type: str = "text/plain"
     ) -> None:
-        """The next *times* requests whose path ends in *path* and whose body holds *text* are answered so."""
-        self.app.canned.append(
-            Canned(path, status, body, headers or {}, content_type, times, None, text)
-        )
-
-    def hangs(self, path: str, times: int = 1_000, text: str = "") -> None:
-        """Requests whose path ends in *path* and whose body holds *text* are not answered before this world ends."""
-        self.app.canned.append(Canned(path, 503, "", {}, "text/plain", times, self._released, text))
+        """Requests whose path ends in *path* are answered so from now on."""
+        self.app.canned.append(Canned(path, status, body, content_type))
 
     def recovers(self) -> None:
-        """No more of `answers` and `hangs`."""
+        """No more of `answers`."""
         self.app.canned.clear()
 
     def sent(self, path: str) -> list[Any]:
         """The bodies of the requests whose path ends in *path*, in order."""
-        return [one.json for one in self.exchanges if one.request.path.endswith(path)]
-
-    def _watch(self, exchange: Exchange) -> None:
-        self.exchanges.append(exchange)
-        if exchange.broken:
-            self.violations.append(
-                f"{exchange.request.method} {exchange.request.path}: {exchange.broken}"
-            )
-
-    def close(self) -> None:
-        self._released.set()
-        self._opened.close()
+        return [one.json for one in self.exchanges if one.path.endswith(path)]
 
 
 def without_pauses(patch: Any) -> None:
@@ -163,9 +124,9 @@ def pinecone_world() -> Iterator[PineconeWorld]:
         yield world
     finally:
         with suppress(Exception):
-            world.close()
+            world.opened.close()
         server.shutdown()
         thread.join(10)
         server.server_close()
-    if world.violations:
-        raise AssertionError("Pinecone would not take this:\n" + "\n".join(world.violations))
+    broken = [f"{one.path}: {one.broken}" for one in world.exchanges if one.broken]
+    assert broken == [], "Pinecone would not take this"

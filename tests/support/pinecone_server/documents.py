@@ -1,23 +1,25 @@
 """Document indexes: a schema of fields, and documents that are searched by vectors, by BM25 or by a query string.
 
-BM25 is that of SQLite's FTS5. A query string is read as far as tests need it: words,
-``field:word``, ``field:(words)``, ``word^2`` and quotes.
+BM25 is that of SQLite's FTS5. A query string is read as far as tests need it: words, ``field:word``,
+``field:(words)``, ``word^2`` and quotes.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from tests.support.pinecone_server import filtering, models, rules
+from tests.support.pinecone_server import models, rules
 from tests.support.pinecone_server.errors import Refused
+from tests.support.pinecone_server.filtering import meets
 
 USAGE = {"read_units": 1, "egress_bytes": 0}
-DIMENSION = 1024
-"""Of the vectors that an index makes of texts itself."""
+Documents = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -42,23 +44,17 @@ class DocumentIndex:
 
     name: str
     schema: dict[str, Field]
-    namespaces: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    namespaces: dict[str, Documents] = field(default_factory=dict)
     lock: RLock = field(default_factory=RLock, repr=False)
 
-    def upsert(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-        rules.only_keys(body, "documents", "the request")
-        documents = body.get("documents")
-        rules.rule(
-            isinstance(documents, list) and 1 <= len(documents) <= 1_000, "documents must be a list"
-        )
-        kept: dict[str, dict[str, Any]] = {}
-        for document in documents or ():
-            id_ = rules.id_(rules.mapping(document, "a document").get("_id"))
+    def upsert(self, namespace: str, body: Any) -> dict[str, Any]:
+        kept: Documents = {}
+        documents = rules.mapping(body, "documents").get("documents")
+        for document in map(rules.mapping, rules.listed(documents, 1_000, "documents")):
+            id_ = rules.id_(document.get("_id"))
             for name, one in self.schema.items():
                 if (one.kind == "dense_vector" or one.embed) and name not in document:
                     raise Refused(f"document {id_} needs the field {name}")
-            if not any(name in document for name, one in self.schema.items() if one.is_data):
-                raise Refused(f"document {id_} has no searchable field")
             kept[id_] = {
                 key: float(value) if rules.is_number(value) else value
                 for key, value in document.items()
@@ -67,155 +63,102 @@ class DocumentIndex:
             self.namespaces.setdefault(namespace, {}).update(kept)
         return {"upserted_count": len(kept)}
 
-    def search(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-        rules.only_keys(body, "score_by top_k include_fields filter", "the request")
+    def search(self, namespace: str, body: Any) -> dict[str, Any]:
+        body = rules.mapping(body, "score_by top_k include_fields filter")
         top_k = rules.whole(body.get("top_k"), 1, 10_000, "top_k")
-        clauses = body.get("score_by")
-        rules.rule(
-            isinstance(clauses, list) and 1 <= len(clauses) <= 100,
-            "score_by must be a list of clauses",
-        )
+        clauses = list(map(rules.mapping, rules.listed(body.get("score_by"), 100, "score_by")))
         fields = body.get("include_fields") or []
-        rules.rule(isinstance(fields, list), "include_fields must be a list")
+        condition = rules.mapping(body.get("filter", {}))
         for name in fields:
-            if name in self.schema and not self.schema[rules.text(name, "a field")].store_text:
+            if not self.schema.get(name, Field()).store_text:
                 raise Refused(f"the text of the field {name} is not stored")
-        if "filter" in body:
-            rules.mapping(body["filter"], "filter")
-        condition = filtering.check(body.get("filter"))
-        for name in condition or {}:
-            if name in self.schema and self.schema[name].is_data:
+        for name in condition:
+            if self.schema.get(name, Field()).is_data:
                 raise Refused(f"{name} is a data field and takes no comparison")
+        meets({}, condition)
         with self.lock:
             held = dict(self.namespaces.get(namespace, {}))
-        held = {
-            id_: one
-            for id_, one in held.items()
-            if condition is None or filtering.meets(one, condition)
-        }
-        scores: dict[str, float] = {}
-        tokens = 0
-        for clause in clauses or ():
-            found, count = self._score(
-                rules.mapping(clause, "a clause"), held, alone=len(clauses or ()) == 1
-            )
-            tokens += count
-            for id_, score in found.items():
-                scores[id_] = scores.get(id_, 0.0) + score
+        held = {id_: document for id_, document in held.items() if meets(document, condition)}
+        scores = Counter[str]()
+        for clause in clauses:
+            if len(clauses) > 1 and clause.get("type") not in ("text", "query_string"):
+                raise Refused("a vector clause must stand alone")
+            scores.update(self._score(clause, held))
         best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:top_k]
         matches = [
             {"_id": id_, "_score": round(score, 6), **self._show(held[id_], fields)}
             for id_, score in best
         ]
-        usage = USAGE | ({"embed_total_tokens": tokens} if tokens else {})
-        return {"matches": matches, "namespace": namespace, "usage": usage}
+        return {"matches": matches, "namespace": namespace, "usage": USAGE}
 
     def _show(self, document: dict[str, Any], fields: list[str]) -> dict[str, Any]:
-        wanted = (
-            {name for name in document if self.schema.get(name, Field()).store_text}
-            if "*" in fields
-            else fields
-        )
+        stored = [name for name in document if self.schema.get(name, Field()).store_text]
+        wanted = stored if "*" in fields else fields
         return {name: document[name] for name in wanted if name in document and name != "_id"}
 
-    def _score(
-        self, clause: dict[str, Any], held: dict[str, dict[str, Any]], *, alone: bool
-    ) -> tuple[dict[str, float], int]:
-        """The scores of the documents that *clause* finds, and how many tokens were embedded for it."""
+    def _score(self, clause: dict[str, Any], held: Documents) -> dict[str, Any]:
+        """The scores of the documents that *clause* finds."""
         kind = clause.get("type")
         names = clause.get("fields") or [clause.get("field")]
-        if kind in ("text", "query_string"):
-            query = rules.text(clause.get("query"), "query").strip()
-            if not query:
-                raise Refused("the query is empty")
-            if kind == "query_string":
-                return self._search_string(query, held), 0
+        if kind == "query_string":
+            return self._search_string(rules.text(clause.get("query"), "query"), held)
+        if kind == "text":
+            scores = Counter[str]()
             for name in names:
-                self._check_aspect(name, "full_text", "full_text_search")
-            return _add(
-                _bm25(query, {id_: one.get(name) for id_, one in held.items()}) for name in names
-            ), 0
-        if not alone:
-            raise Refused("a vector clause must stand alone")
+                scores.update(self._search_words(name, clause.get("query"), held))
+            return scores
         (name,) = names
-        if kind in ("embed", "sparse_embed"):
-            self._check_aspect(name, kind, kind)
+        texts = {id_: document[name] for id_, document in held.items() if name in document}
+        declared = self.schema.get(name, Field())
+        if kind in ("embed", "sparse_embed") and getattr(declared, kind):
             query = rules.text(clause.get("query"), "query")
-            texts = {id_: one[name] for id_, one in held.items() if name in one}
             if kind == "embed":
-                wanted = models.dense(query, DIMENSION)
-                found = {
-                    id_: _dot(wanted, models.dense(text, DIMENSION)) for id_, text in texts.items()
-                }
-            else:
-                sparse = models.sparse(query, "query")
-                found = {
-                    id_: _dot_sparse(sparse, models.sparse(text, "passage"))
-                    for id_, text in texts.items()
-                }
-            return found, len(models.words(query))
-        if name not in self.schema or self.schema[name].kind != kind:
+                dense = models.dense(query, 1_024)
+                return {id_: _dot(dense, models.dense(it, 1_024)) for id_, it in texts.items()}
+            sparse = models.sparse(query, "query")
+            held_terms = {id_: models.sparse(it, "passage") for id_, it in texts.items()}
+        elif declared.kind != kind:
             raise Refused(f"the field {name} is not declared {kind}")
-        if kind == "sparse_vector":
+        elif kind == "dense_vector":
+            values = rules.numbers(clause.get("values"), "values")
+            if len(values) != declared.dimension:
+                raise Refused(f"the field {name} takes vectors of {declared.dimension} numbers")
+            return {id_: _dot(values, it) for id_, it in texts.items()}
+        else:
             sparse = rules.sparse(clause.get("sparse_values"))
-            kept = {id_: rules.sparse(one[name]) for id_, one in held.items() if name in one}
-            return {id_: _dot_sparse(sparse, values) for id_, values in kept.items()}, 0
-        values = rules.numbers(clause.get("values"), "values")
-        if len(values) != self.schema[name].dimension:
-            raise Refused(
-                f"the vector has {len(values)} numbers, the field {name} {self.schema[name].dimension}"
-            )
-        return {id_: _dot(values, one[name]) for id_, one in held.items()}, 0
+            held_terms = {id_: rules.sparse(it) for id_, it in texts.items()}
+        return {
+            id_: sum(weight * terms.get(at, 0.0) for at, weight in sparse.items())
+            for id_, terms in held_terms.items()
+        }
 
-    def _check_aspect(self, name: Any, aspect: str, called: str) -> None:
-        if name not in self.schema or not getattr(self.schema[name], aspect):
-            raise Refused(f"the field {name} is not declared with {called}")
-
-    def _search_string(self, query: str, held: dict[str, dict[str, Any]]) -> dict[str, float]:
-        if query.count('"') % 2 or query.count("(") != query.count(")"):
+    def _search_string(self, query: str, held: Documents) -> dict[str, Any]:
+        if not query.strip() or query.count('"') % 2 or query.count("(") != query.count(")"):
             raise Refused("the query string cannot be parsed")
         searched = [name for name, one in self.schema.items() if one.full_text]
-        scores = []
+        scores = Counter[str]()
         for name, group, word in re.findall(r"(?:(\w+):)?(?:\(([^)]*)\)|([^\s()]+))", query):
-            if name:
-                self._check_aspect(name, "full_text", "full_text_search")
             text, _, boost = (group or word).partition("^")
             if text in ("AND", "OR", "NOT") or "?" in text:
                 continue  # a question mark stands for a letter more, which no word here has
             for one in [name] if name else searched:
-                found = _bm25(text, {id_: document.get(one) for id_, document in held.items()})
-                scores.append({id_: score * float(boost or 1) for id_, score in found.items()})
-        return _add(scores)
+                found = self._search_words(one, text, held)
+                scores.update({id_: score * float(boost or 1) for id_, score in found.items()})
+        return scores
 
-
-def _add(lists: Any) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for found in lists:
-        for id_, score in found.items():
-            sums[id_] = sums.get(id_, 0.0) + score
-    return sums
+    def _search_words(self, name: str, query: Any, held: Documents) -> dict[str, Any]:
+        """The documents whose field *name* has any word of *query*, by SQLite's BM25, higher is better."""
+        if not self.schema.get(name, Field()).full_text:
+            raise Refused(f"the field {name} is not declared with full_text_search")
+        if not (words := models.words(rules.text(query, "query"))):
+            return {}
+        rows = [(id_, it[name]) for id_, it in held.items() if isinstance(it.get(name), str)]
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.execute("CREATE VIRTUAL TABLE texts USING fts5(id UNINDEXED, text)")
+            database.executemany("INSERT INTO texts VALUES (?, ?)", rows)
+            find = "SELECT id, -bm25(texts) FROM texts WHERE texts MATCH ?"
+            return dict(database.execute(find, (" OR ".join(f'"{word}"' for word in words),)))
 
 
 def _dot(one: list[float], other: list[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
-
-
-def _dot_sparse(one: dict[int, float], other: dict[int, float]) -> float:
-    return sum(weight * other.get(at, 0.0) for at, weight in one.items())
-
-
-def _bm25(query: str, texts: dict[str, Any]) -> dict[str, float]:
-    """The texts that hold any word of *query*, by SQLite's BM25, higher is better."""
-    words = models.words(query)
-    if not words:
-        return {}
-    with sqlite3.connect(":memory:") as database:
-        database.execute("CREATE VIRTUAL TABLE texts USING fts5(id UNINDEXED, text)")
-        rows = [(id_, text) for id_, text in texts.items() if isinstance(text, str)]
-        database.executemany("INSERT INTO texts VALUES (?, ?)", rows)
-        asked = " OR ".join(f'"{word}"' for word in words)
-        found = database.execute(
-            "SELECT id, -bm25(texts) FROM texts WHERE texts MATCH ?", (asked,)
-        ).fetchall()
-    database.close()
-    return {str(id_): float(score) for id_, score in found}

@@ -8,70 +8,17 @@ from typing import Any
 
 from tests.support.pinecone_server.errors import Refused
 
-_ORDER: dict[str, Callable[[Any, Any], bool]] = {
-    "$gt": operator.gt,
-    "$gte": operator.ge,
-    "$lt": operator.lt,
-    "$lte": operator.le,
-}
-
-
-def meets(metadata: dict[str, Any], condition: dict[str, Any]) -> bool:
-    return all(_clause(metadata, key, wanted) for key, wanted in condition.items())
-
-
-def check(condition: Any) -> dict[str, Any] | None:
-    """*condition*, if it can be read, so that a bad one is refused though nothing is there to be compared."""
-    if condition is None:
-        return None
-    if not isinstance(condition, dict):
-        raise Refused("the filter must be an object")
-    meets({}, condition)
-    return condition
-
-
-def _clause(metadata: dict[str, Any], key: str, wanted: Any) -> bool:
-    if key in ("$and", "$or"):
-        if (
-            not isinstance(wanted, list)
-            or not wanted
-            or not all(isinstance(part, dict) for part in wanted)
-        ):
-            raise Refused(f"{key} must be a list of conditions")
-        parts = [meets(metadata, part) for part in wanted]
-        return all(parts) if key == "$and" else any(parts)
-    if key.startswith("$"):
-        raise Refused(f"{key} is not a valid operator")
-    if not isinstance(wanted, dict):
-        wanted = {"$eq": wanted}
-    if not wanted:
-        raise Refused("a condition must not be empty")
-    found = [_holds(metadata.get(key), name, operand) for name, operand in wanted.items()]
-    return all(found)
-
-
-def _holds(value: Any, name: str, operand: Any) -> bool:
-    if name == "$exists":
-        if not isinstance(operand, bool):
-            raise Refused("$exists takes a boolean")
-        return (value is not None) == operand
-    if name in _ORDER:
-        if isinstance(operand, bool) or not isinstance(operand, int | float):
-            raise Refused(f"{name} takes a number")
-        return isinstance(value, float) and _ORDER[name](value, operand)
-    if name in ("$in", "$nin"):
-        if not isinstance(operand, list) or not all(_is_plain(one) for one in operand):
-            raise Refused(f"{name} takes a list of strings, numbers or booleans")
-        return any(_equal(value, one) for one in operand) == (name == "$in")
-    if name in ("$eq", "$ne"):
-        if not _is_plain(operand):
-            raise Refused(f"{name} takes a string, a number or a boolean")
-        return _equal(value, operand) == (name == "$eq")
-    raise Refused(f"{name} is not a valid operator")
-
 
 def _is_plain(operand: Any) -> bool:
     return isinstance(operand, str | bool | int | float)
+
+
+def _are_plain(operand: Any) -> bool:
+    return isinstance(operand, list) and all(map(_is_plain, operand))
+
+
+def _is_number(operand: Any) -> bool:
+    return isinstance(operand, int | float) and not isinstance(operand, bool)
 
 
 def _equal(value: Any, operand: Any) -> bool:
@@ -79,3 +26,44 @@ def _equal(value: Any, operand: Any) -> bool:
     if isinstance(value, list):
         return operand in value
     return isinstance(value, bool) == isinstance(operand, bool) and value == operand
+
+
+def _among(value: Any, operands: list[Any]) -> bool:
+    return any(_equal(value, operand) for operand in operands)
+
+
+def _ordered(compare: Callable[[float, Any], bool]) -> Callable[[Any, Any], bool]:
+    return lambda value, operand: isinstance(value, float) and compare(value, operand)
+
+
+# By operator: whether it takes an operand, and whether a value meets it.
+OPERATORS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]] = {
+    "$eq": (_is_plain, _equal),
+    "$ne": (_is_plain, lambda value, operand: not _equal(value, operand)),
+    "$in": (_are_plain, _among),
+    "$nin": (_are_plain, lambda value, operands: not _among(value, operands)),
+    "$gt": (_is_number, _ordered(operator.gt)),
+    "$gte": (_is_number, _ordered(operator.ge)),
+    "$lt": (_is_number, _ordered(operator.lt)),
+    "$lte": (_is_number, _ordered(operator.le)),
+    "$exists": (lambda it: isinstance(it, bool), lambda value, it: (value is not None) == it),
+}
+
+
+def meets(metadata: dict[str, Any], condition: dict[str, Any]) -> bool:
+    """All of *condition* is read, so that a bad one is refused whatever the rest says."""
+    parts = [_meets_part(metadata, *part) for part in condition.items()]
+    return all(parts)
+
+
+def _meets_part(metadata: dict[str, Any], key: str, wanted: Any) -> bool:
+    if key in ("$and", "$or") and isinstance(wanted, list) and wanted:
+        parts = [meets(metadata, part) for part in wanted]
+        return all(parts) if key == "$and" else any(parts)
+    wanted = wanted if isinstance(wanted, dict) else {"$eq": wanted}
+    if key.startswith("$") or not wanted:
+        raise Refused(f"{key} is no field with a condition")
+    for name, operand in wanted.items():
+        if name not in OPERATORS or not OPERATORS[name][0](operand):
+            raise Refused(f"{name} is no operator, or does not take such an operand")
+    return all(OPERATORS[name][1](metadata.get(key), it) for name, it in wanted.items())

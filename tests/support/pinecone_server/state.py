@@ -7,18 +7,18 @@ from functools import cached_property
 from threading import RLock
 from typing import Any, Literal
 
-from tests.support.pinecone_server import filtering, models
+from tests.support.pinecone_server import models
 from tests.support.pinecone_server.errors import Refused
+from tests.support.pinecone_server.filtering import meets
 
 Kind = Literal["dense", "sparse"]
-ORDER = {"cosine": -1.0, "dotproduct": -1.0, "euclidean": 1.0}
 
 
 @dataclass(frozen=True)
 class Stored:
     """One record: its values, and its metadata as they are given back."""
 
-    values: tuple[float, ...] = ()
+    values: list[float]
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -37,25 +37,20 @@ class Index:
     kind: Kind = "dense"
     metric: str = "cosine"
     model: str = ""
-    text_field: str = "text"
     namespaces: dict[str, dict[str, Stored]] = field(default_factory=dict)
     lock: RLock = field(default_factory=RLock, repr=False)
 
     def put(self, namespace: str, records: dict[str, Stored]) -> None:
         for id_, record in records.items():
-            if len(record.values) != self.dimension:
-                raise Refused(
-                    f"Vector dimension {len(record.values)} does not match the dimension of the index {self.dimension}"
-                )
-            if not any(record.values):
-                raise Refused(f"Dense vectors must contain at least one non-zero value: {id_}")
+            if len(record.values) != self.dimension or not any(record.values):
+                raise Refused(f"{id_} must have {self.dimension} values, not all of them 0")
         with self.lock:
             self.namespaces.setdefault(namespace, {}).update(records)
 
-    def embedded(self, text: str) -> tuple[float, ...]:
+    def embedded(self, text: str) -> list[float]:
         if not self.model:
             raise Refused("Integrated inference is not configured for this index")
-        return tuple(models.dense(text, self.dimension))
+        return models.dense(text, self.dimension)
 
     def remove(self, namespace: str, ids: list[str]) -> None:
         with self.lock:
@@ -68,36 +63,28 @@ class Index:
                 del self.namespaces[namespace]
 
     def nearest(
-        self,
-        namespace: str,
-        vector: tuple[float, ...],
-        top_k: int,
-        condition: dict[str, Any] | None,
+        self, namespace: str, vector: list[float], top_k: int, condition: dict[str, Any]
     ) -> list[tuple[str, float, Stored]]:
         if len(vector) != self.dimension:
-            raise Refused(
-                f"Query vector dimension {len(vector)} does not match the dimension of the index {self.dimension}"
-            )
+            raise Refused(f"the vector must have {self.dimension} values")
+        meets({}, condition)
         with self.lock:
             held = list(self.namespaces.get(namespace, {}).items())
-        kept = [
-            (id_, one)
-            for id_, one in held
-            if condition is None or filtering.meets(one.metadata, condition)
-        ]
+        kept = [(id_, one) for id_, one in held if meets(one.metadata, condition)]
         scores = self._scores(vector, [one for _, one in kept])
         found = [(id_, score, one) for (id_, one), score in zip(kept, scores, strict=True)]
-        found.sort(key=lambda one: (ORDER[self.metric] * one[1], one[0]))
-        return found[:top_k]
+        sign = 1 if self.metric == "euclidean" else -1
+        return sorted(found, key=lambda it: (sign * it[1], it[0]))[:top_k]
 
-    def _scores(self, vector: tuple[float, ...], kept: list[Stored]) -> list[float]:
+    def _scores(self, vector: list[float], kept: list[Stored]) -> list[float]:
         if not kept:
             return []
         import numpy as np
 
-        wanted = np.array(vector)
-        held = np.stack([one.array for one in kept])
-        scores = ((held - wanted) ** 2).sum(axis=1) if self.metric == "euclidean" else held @ wanted
+        wanted, held = np.array(vector), np.stack([one.array for one in kept])
+        scores = held @ wanted
+        if self.metric == "euclidean":
+            scores = ((held - wanted) ** 2).sum(axis=1)
         if self.metric == "cosine":
             lengths = np.linalg.norm(held, axis=1) * np.linalg.norm(wanted)
             scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
