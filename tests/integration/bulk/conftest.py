@@ -13,14 +13,9 @@ from tests.support.command_line import qtm, qtm_process
 __all__ = ["qtm", "qtm_process"]
 
 
-@pytest.fixture(autouse=True)
-def environment(bare_environment: None) -> None:
-    """Nothing of the machine's own settings."""
-
-
 @pytest.fixture
-def service(httpserver: HTTPServer) -> Iterator[RewritingService]:
-    """A language model's service."""
+def service(httpserver: HTTPServer, bare_environment: None) -> Iterator[RewritingService]:
+    """A language model's service, in an environment without the machine's own settings."""
     rewriting = RewritingService(httpserver)
     yield rewriting
     rewriting.released.set()

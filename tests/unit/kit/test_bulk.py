@@ -63,13 +63,11 @@ def records(folder: Path) -> list[Any]:
             json.dumps({"query": "Why?", "id": "q1", "history": TURNS}),
             [{"id": "q1", "query": "Why?", "history": TURNS}],
         ),
-        ("q.json", '[{"text": "Why?", "_id": 7}]', [{"id": "7", "query": "Why?"}]),
         (
             "q.csv",
             '\ufeffQuestion,id\n"Where, exactly?",p-1\nWhy?,p-2\n',
             [{"id": "p-1", "query": "Where, exactly?"}, {"id": "p-2", "query": "Why?"}],
         ),
-        ("q.tsv", "id\tquery\n1\tWhy?\n", [{"id": "1", "query": "Why?"}]),
         (
             "q.txt",
             '\ufeffWhy?\r\n\r\n   \n{"query": 1}\n',
@@ -96,8 +94,6 @@ def test_questions_are_read_as_people_keep_them(
     ("name", "data", "reason"),
     [
         ("q.jsonl", b'{"query": "a"}\n{"query', "line 2: is not JSON"),
-        ("q.txt", b"a\n\xff\n", "line 2: is not UTF-8"),
-        ("q.csv", b"name,id\nWhy?,1\n", "must name a column question"),
         ("q.txt", b"a" * 9_000, "question 1 of .* has"),
     ],
 )
@@ -111,26 +107,18 @@ def test_a_file_that_cannot_be_read_is_refused_before_anything_is_asked(
     assert model.asked == []
 
 
-def test_lines_that_are_there_are_skipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tail", [b'{"id": "3", "qu', b"{", b""])
+def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut_off(
+    tmp_path: Path, tail: bytes
+) -> None:
     report = run(tmp_path, ["Why?", "Who?"])
     assert (report.made, report.calls, report.input_tokens, report.cost_usd) == (2, 2, 14, 1.0)
-    report = run(tmp_path, ["Why?", "Who?", "When?"])
-    assert (report.before, report.made, report.total) == (2, 1, 3)
-    assert {row["id"]: row["rewrite"] for row in records(tmp_path)} == {
-        "1": "please Why?",
-        "2": "please Who?",
-        "3": "please When?",
-    }
-
-
-@pytest.mark.parametrize("tail", [b'{"id": "2", "qu', b"{"])
-def test_what_a_killed_run_left_is_asked_again(tmp_path: Path, tail: bytes) -> None:
-    run(tmp_path, ["Why?"])
     with (tmp_path / "out.jsonl").open("ab") as file:
         file.write(tail)
-    report = run(tmp_path, ["Why?", "Who?"])
-    assert (report.before, report.made) == (1, 1)
-    assert [row["query"] for row in records(tmp_path)] == ["Why?", "Who?"]
+    report = run(tmp_path, ["Why?", "Who?", "When?"])
+    assert (report.before, report.made, report.total) == (2, 1, 3)
+    found = {row["id"]: row["rewrite"] for row in records(tmp_path)}
+    assert found == {"1": "please Why?", "2": "please Who?", "3": "please When?"}
 
 
 @pytest.mark.parametrize(
@@ -151,20 +139,12 @@ def test_an_output_of_another_file_or_config_stays_as_it_is(
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["precious\n", "precious", '{"a": 1}\n', "[1]\n"])
+@pytest.mark.parametrize("content", ["precious", '{"a": 1}\n', "[1]\n"])
 def test_a_file_that_no_run_made_stays_as_it_is(tmp_path: Path, content: str) -> None:
     (tmp_path / "out.jsonl").write_text(content, "utf-8")
     with pytest.raises(ConfigError, match="lines that no run has written"):
         run(tmp_path, ["Why?"])
     assert (tmp_path / "out.jsonl").read_text("utf-8") == content
-
-
-def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("precious", "utf-8")
-    (tmp_path / "out.jsonl").symlink_to(tmp_path / "victim")
-    with pytest.raises(ConfigError, match="links are not followed"):
-        run(tmp_path, ["Why?"])
-    assert (tmp_path / "victim").read_text("utf-8") == "precious"
 
 
 def test_what_a_busy_service_refuses_is_asked_again(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.thorough
-
-resource = pytest.importorskip(
-    "resource", reason="there is no way to ask for the memory of a process here"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(sys.platform == "win32", reason="a process cannot ask for its memory"),
+]
 
 WIDE = 1024
 SCRIPT = f"""
@@ -30,15 +29,14 @@ print(report.chunks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def megabytes_and_chunks(folder: Path, documents: int) -> tuple[float, int]:
-    docs = folder / "docs"
-    docs.mkdir(parents=True)
+    folder.mkdir()
     for number in range(documents):
         lines = (
-            f"Line {line} of document {number} says {line * number} and nothing else.\n"
-            for line in range(20_000)
+            f"Line {at} of text {number} says {at * number} and nothing else.\n"
+            for at in range(20_000)
         )
-        (docs / f"{number}.txt").write_text("".join(lines))
-    command = [sys.executable, "-c", SCRIPT, str(docs), str(folder / "index.sqlite")]
+        (folder / f"{number}.txt").write_text("".join(lines))
+    command = [sys.executable, "-c", SCRIPT, str(folder), f"{folder}.sqlite"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
     chunks, peak = map(int, done.stdout.split())
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10), chunks
