@@ -159,11 +159,12 @@ def test_what_a_busy_service_refuses_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_question_that_the_model_refuses_gets_no_line_and_is_asked_again(tmp_path: Path) -> None:
-    model = Rewriting(lambda question, _: ModelError("refused") if question == "Who?" else None)
-    report = run(tmp_path, ["Why?", "Who?"], model)
-    assert (report.failed, report.made) == ({"refused": 1}, 2)
+    questions = ["Who?", "Whose?", "Whom?", "What?", "Why?"]
+    model = Rewriting(lambda question, _: None if question == "Why?" else ModelError("refused"))
+    report = run(tmp_path, questions, model)
+    assert (report.failed, report.made) == ({"refused": 4}, 5)
     assert [row["query"] for row in records(tmp_path)] == ["Why?"]
-    assert run(tmp_path, ["Why?", "Who?"]).made == 1
+    assert run(tmp_path, questions).made == 4
 
 
 @pytest.mark.parametrize(
