@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.protocols import Prompt
-from tests.support.retrieval_world import REPLIES, WAYS, Searched, Way
+from tests.support.retrieval_world import QUERY, REPLIES, Respond, Searched, Way, search
 
 BROAD: Final = "What is known about Jaco, the vet and the fees?"
 PARTS: Final = (
@@ -23,82 +24,97 @@ PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
 
 
 def scripted(**replies: Any) -> Callable[[Prompt], Any]:
-    """A script with *replies* by mode; the transformations are those of the retrieval world, the parts ours."""
+    """A script with *replies* by mode, else those of the retrieval world, with the parts above."""
 
     def reply(prompt: Prompt) -> Any:
         if prompt.mode in replies:
             said = replies[prompt.mode]
             return said.get(prompt.query, "NO_ANSWER") if isinstance(said, Mapping) else said
+        known = dict(REPLIES[prompt.mode])
         if prompt.mode in ("decompose", "combined"):
-            return {**REPLIES[prompt.mode], "sub_queries": list(PARTS)}
-        return REPLIES[prompt.mode]
+            known["sub_queries"] = list(PARTS)
+        if any(field.name == "standalone" for field in prompt.fields):
+            known["standalone"] = BROAD
+        return known
 
     return reply
 
 
-def synthesis(**more: Any) -> dict[str, Any]:
-    """A configuration that answers part by part."""
-    return {
-        "transformationType": "decompose",
-        "limits": PATIENT,
-        **more,
-        "answer": {"mode": "synthesis"},
-    }
+@dataclass
+class Told:
+    """An answer, its pieces if it was streamed, and the search and the model that were asked."""
+
+    answer: qtm.Answer
+    pieces: list[str]
+    searched: Searched
+
+    @property
+    def troubles(self) -> list[tuple[str, str]]:
+        return [(it.stage, it.reason) for it in self.answer.degradations]
+
+    @property
+    def stages(self) -> list[tuple[str, str]]:
+        return [(it.name, it.status) for it in self.answer.retrieval.trace.stages]
+
+    def prompts(self, mode: str) -> list[dict[str, Any]]:
+        """What the prompts of *mode* showed the model."""
+        asked = self.searched.model.prompts
+        return [json.loads(prompt.user) for prompt in asked if prompt.mode == mode]
 
 
 class Telling:
     """One way of being answered: whole, or in pieces."""
 
-    def __init__(self, way: Way, *, streams: bool) -> None:
-        self.way = way
+    def __init__(self, way: str, *, streams: bool) -> None:
+        self.way = Way(way)
         self.streams = streams
 
     def __repr__(self) -> str:
         return f"{self.way}-{'stream' if self.streams else 'whole'}"
 
-    def answer(self, searched: Searched, *args: Any, **kwargs: Any) -> qtm.Answer:
-        wrapped: Any = searched.wrapped
-        if not self.streams:
-            if self.way.name == "sync":
-                return wrapped.answer(*args, **kwargs)
-            return asyncio.run(wrapped.aanswer(*args, **kwargs))
-        answer, pieces = self.told(searched, *args, **kwargs)
-        if not answer.degradations:
-            assert "".join(pieces) == answer.text
-        return answer
-
-    def told(self, searched: Searched, *args: Any, **kwargs: Any) -> tuple[qtm.Answer, list[str]]:
-        wrapped: Any = searched.wrapped
+    def ask(
+        self,
+        query: str = QUERY,
+        *,
+        respond: Respond = search,
+        config: Any = None,
+        model: Any = None,
+        options: Mapping[str, Any] | None = None,
+        **replies: Any,
+    ) -> Told:
+        """Ask with the *options* of a call; the model replies with *replies* by mode."""
+        searched = self.way.wrap(respond, config=config, script=scripted(**replies))
+        if model is not None:
+            searched.wrapped.middleware.engine.chat_model = model
+        pieces: list[str] = []
         if self.way.name == "sync":
-            with wrapped.stream_answer(*args, **kwargs) as stream:
-                pieces = list(stream)
-            assert stream.shown == "".join(pieces)
-            return stream.answer, pieces
+            answer = self._ask(searched.wrapped, pieces, query, options or {})
+        else:
+            answer = asyncio.run(self._aask(searched.wrapped, pieces, query, options or {}))
+        return Told(answer, pieces, searched)
 
-        async def read() -> tuple[qtm.Answer, list[str]]:
-            async with wrapped.astream_answer(*args, **kwargs) as stream:
-                pieces = [piece async for piece in stream]
-            assert stream.shown == "".join(pieces)
-            return stream.answer, pieces
+    def _ask(
+        self, wrapped: Any, pieces: list[str], query: str, options: Mapping[str, Any]
+    ) -> qtm.Answer:
+        if not self.streams:
+            return wrapped.answer(query, **options)  # type: ignore[no-any-return]
+        with wrapped.stream_answer(query, **options) as stream:
+            pieces.extend(stream)
+        assert stream.shown == "".join(pieces)
+        return stream.answer  # type: ignore[no-any-return]
 
-        return asyncio.run(read())
-
-
-TELLINGS: Final = tuple(Telling(way, streams=streams) for way in WAYS for streams in (False, True))
-every_telling: Final = pytest.mark.parametrize("telling", TELLINGS, ids=repr)
-every_stream: Final = pytest.mark.parametrize(
-    "telling", [it for it in TELLINGS if it.streams], ids=repr
-)
-
-
-def asked(searched: Searched, mode: str) -> list[dict[str, Any]]:
-    """What the prompts of *mode* showed the model."""
-    return [json.loads(prompt.user) for prompt in searched.model.prompts if prompt.mode == mode]
-
-
-def troubles(answer: qtm.Answer) -> list[tuple[str, str]]:
-    return [(it.stage, it.reason) for it in answer.degradations]
+    async def _aask(
+        self, wrapped: Any, pieces: list[str], query: str, options: Mapping[str, Any]
+    ) -> qtm.Answer:
+        if not self.streams:
+            return await wrapped.aanswer(query, **options)  # type: ignore[no-any-return]
+        async with wrapped.astream_answer(query, **options) as stream:
+            pieces.extend([piece async for piece in stream])
+        assert stream.shown == "".join(pieces)
+        return stream.answer  # type: ignore[no-any-return]
 
 
-def stages(answer: qtm.Answer) -> list[tuple[str, str]]:
-    return [(it.name, it.status) for it in answer.retrieval.trace.stages]
+STREAMS: Final = (Telling("sync", streams=True), Telling("async", streams=True))
+WHOLE: Final = (Telling("sync", streams=False), Telling("threads", streams=False))
+every_telling: Final = pytest.mark.parametrize("telling", WHOLE + STREAMS, ids=repr)
+every_stream: Final = pytest.mark.parametrize("telling", STREAMS, ids=repr)
