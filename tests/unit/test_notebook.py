@@ -20,8 +20,8 @@ ROWS = [
 ]
 
 
-def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-    return ROWS[:top_k]
+def retrieve(query: str, rows: Any = ROWS) -> qtm.Retrieval:
+    return qtm.QueryMiddleware().wrap(lambda query: rows).retrieve(query)
 
 
 class Cells(HTMLParser):
@@ -46,62 +46,37 @@ class Cells(HTMLParser):
 
 
 def test_a_row_says_where_a_passage_stands_where_it_stood_and_why() -> None:
-    found = qtm.QueryMiddleware().wrap(search).retrieve(QUESTION)
-    assert Cells(found._repr_html_()).rows == [
+    passed = "passed by the passage now 1st; holds no keyword"
+    assert Cells(retrieve(QUESTION)._repr_html_()).rows == [
         ["place", "before", "passage", "why"],
         ["1", "3", "jaco Jaco has no health concerns.", "holds 'jaco', 'health' and 'concerns'"],
-        ["2", "1", "dogs Dogs bark.", "passed by the passage now 1st; holds no keyword"],
-        ["3", "2", "cats Cats purr.", "passed by the passage now 1st; holds no keyword"],
+        ["2", "1", "dogs Dogs bark.", passed],
+        ["3", "2", "cats Cats purr.", passed],
     ]
 
 
 def test_a_passage_that_only_a_variant_found_is_new() -> None:
-    def by_variant(query: str, top_k: int = 1) -> list[dict[str, Any]]:
-        return [
-            {"id": "jaco", "score": 0.9, "text": "Jaco is well."} if "Jaco is" in query else ROWS[0]
-        ][:top_k]
+    def search(query: str, top_k: int = 1) -> list[dict[str, Any]]:
+        found = {"id": "jaco", "score": 0.9, "text": "Jaco is well."}
+        return [found if "Jaco is" in query else ROWS[0]][:top_k]
 
     model = ScriptedModel({"hyde": "Jaco is in good health."})
-    found = (
-        qtm.QueryMiddleware({"transformationType": "hyde"}, client=model)
-        .wrap(by_variant)
-        .retrieve(QUESTION)
-    )
-    place = next(row for row in Cells(found._repr_html_()).rows if row[2].startswith("jaco"))
+    middleware = qtm.QueryMiddleware({"transformationType": "hyde"}, client=model)
+    rows = Cells(middleware.wrap(search).retrieve(QUESTION)._repr_html_()).rows
+    place = next(row for row in rows if row[2].startswith("jaco"))
     assert place[1] == "new"
     assert "found by the hypothetical passage (1st)" in place[3]
 
 
-def test_a_repr_is_one_short_line_without_any_text() -> None:
-    shown = repr(qtm.QueryMiddleware().wrap(search).retrieve(QUESTION))
-    assert re.fullmatch(
-        r"Retrieval\(matches=3, status='full', degradations=\[\], confidence=None, trace=Trace\(.*\)\)",
-        shown,
-    )
-
-
-def test_a_degraded_retrieval_says_why_in_both() -> None:
-    found = qtm.QueryMiddleware().wrap(search).retrieve("  ")
-    assert "query blank" in repr(found)
-    assert "query blank" in found._repr_html_()
+def test_a_repr_is_one_short_line_without_any_text_that_says_why_it_is_degraded() -> None:
+    said = r"Retrieval\(matches=3, status='full', degradations=\[\], confidence=None, trace=Trace"
+    assert re.fullmatch(rf"{said}\(.*\)\)", repr(retrieve(QUESTION)))
+    for shown in (repr(retrieve(" ")), retrieve(" ")._repr_html_()):
+        assert "query blank" in shown
 
 
 @given(st.text(), st.text())
 def test_no_text_becomes_markup(text: str, name: str) -> None:
-    found = (
-        qtm.QueryMiddleware()
-        .wrap(lambda query: [{"id": name or "x", "text": text}])
-        .retrieve("a question")
-    )
-    assert Cells(found._repr_html_()).tags <= {
-        "div",
-        "p",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "code",
-        "span",
-    }
+    found = retrieve("a question", [{"id": name or "x", "text": text}])
+    tags = "div p table thead tbody tr th td code span"
+    assert Cells(found._repr_html_()).tags <= {*tags.split()}

@@ -1,13 +1,13 @@
-"""The doubles that are for the tests of others."""
+"""The model that is scripted, for the tests of others."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
@@ -18,79 +18,63 @@ from qtmiddleware.types import Deadline
 PROMPT = Prompt("rewrite", "1", "instructions", "data", (), "Jaco?")
 
 
-@pytest.fixture(params=["complete", "acomplete"])
-def ask(request: pytest.FixtureRequest) -> Callable[..., Reply]:
-    def asked(
-        model: ScriptedModel, prompt: Prompt = PROMPT, deadline: Deadline | None = None
-    ) -> Reply:
-        deadline = deadline or Deadline()
-        if request.param == "complete":
-            return model.complete(prompt, deadline)
-        return asyncio.run(model.acomplete(prompt, deadline))
+def heard(script: Any, seconds: float = 0.0, deadline: float = 30.0) -> list[Any]:
+    """What the model streams and then replies; the same in all ways."""
+    model = ScriptedModel(script, seconds=seconds)
 
-    return asked
+    async def awaited() -> list[Any]:
+        pieces = [piece async for piece in model.astream(PROMPT, Deadline.after(deadline))]
+        return [*pieces, await model.acomplete(PROMPT, Deadline.after(deadline))]
 
-
-def test_a_scripted_model_is_a_language_model() -> None:
-    model = ScriptedModel("x", name="mine")
-    assert isinstance(model, LanguageModel)
-    assert model.name == "mine"
-    assert ScriptedModel("x").name == "scripted"
+    pieces = [*model.stream(PROMPT, Deadline.after(deadline))]
+    pieces.append(model.complete(PROMPT, Deadline.after(deadline)))
+    assert asyncio.run(awaited()) == pieces
+    assert model.prompts == [PROMPT] * 4
+    return pieces
 
 
-def test_a_text_is_replied_as_it_is(ask: Callable[..., Reply]) -> None:
-    assert ask(ScriptedModel("any { text")) == Reply("any { text")
+@given(st.text(max_size=40))
+def test_a_text_comes_in_pieces_and_last_as_a_whole(text: str) -> None:
+    *pieces, reply, whole = heard(text)
+    assert "".join(pieces) == text
+    assert reply == whole == Reply(text)
+    assert len(pieces) >= len(text) / 8
 
 
-def test_a_mapping_is_replied_as_json(ask: Callable[..., Reply]) -> None:
-    reply = ask(ScriptedModel({"rewrite": "Où est Jaco ?"}))
-    assert json.loads(reply.text) == {"rewrite": "Où est Jaco ?"}
-    assert "Où" in reply.text
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        (["Jaco ", 0.001, "is", " fit."], "Jaco is fit."),
+        (lambda prompt: lambda prompt: prompt.query, "Jaco?"),
+        (lambda prompt: {prompt.mode: "Où ?"}, '{"rewrite": "Où ?"}'),
+    ],
+    ids=["list", "functions", "mapping"],
+)
+def test_a_script_may_be_a_list_a_function_or_a_mapping(script: Any, text: str) -> None:
+    assert heard(script, 0.001)[-1] == Reply(text)
+    if isinstance(script, list):
+        assert heard(script)[:3] == ["Jaco ", "is", " fit."]
 
 
-def test_an_exception_is_raised(ask: Callable[..., Reply]) -> None:
-    error = ModelError("refused")
-    with pytest.raises(ModelError) as caught:
-        ask(ScriptedModel(error))
-    assert caught.value is error
-
-
-def test_a_function_sees_the_prompt(ask: Callable[..., Reply]) -> None:
-    def script(prompt: Prompt) -> Any:
-        return {prompt.mode: prompt.query}
-
-    assert json.loads(ask(ScriptedModel(script)).text) == {"rewrite": "Jaco?"}
-
-
-def test_a_function_may_return_an_exception_or_another_function(ask: Callable[..., Reply]) -> None:
+@pytest.mark.parametrize("script", [ModelError("empty"), lambda prompt: ["x", ModelError("empty")]])
+def test_an_exception_is_raised_where_it_stands(script: Any) -> None:
+    stream = ScriptedModel(script).stream(PROMPT, Deadline())
+    if callable(script):
+        assert next(stream) == "x"
     with pytest.raises(ModelError, match="empty"):
-        ask(ScriptedModel(lambda _: ModelError("empty")))
-    assert ask(ScriptedModel(lambda _: lambda prompt: prompt.query)).text == "Jaco?"
+        next(stream)
 
 
-def test_what_was_asked_is_kept(ask: Callable[..., Reply]) -> None:
-    model = ScriptedModel("x")
-    ask(model)
-    ask(model)
-    assert model.prompts == [PROMPT, PROMPT]
-
-
-def test_a_reply_that_takes_longer_than_there_is_time_is_a_timeout(
-    ask: Callable[..., Reply],
-) -> None:
+@pytest.mark.parametrize(("script", "seconds"), [(["Jaco", 30.0], 0.0), ("Jaco", 30.0)])
+def test_a_pause_ends_at_the_deadline(script: Any, seconds: float) -> None:
     with pytest.raises(ModelError) as caught:
-        ask(ScriptedModel("x", seconds=30.0), deadline=Deadline.after(0.01))
+        heard(script, seconds, 0.02)
     assert caught.value.reason == "timeout"
 
 
-def test_a_reply_in_time_is_given(ask: Callable[..., Reply]) -> None:
-    assert ask(ScriptedModel("x", seconds=0.001), deadline=Deadline.after(30.0)).text == "x"
-
-
 def test_a_scripted_model_stands_in_for_a_real_one() -> None:
-    model = ScriptedModel({"rewrite": "Which illness does Jaco have?"})
-    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
-    assert (
-        qm.transform("Does Jaco have any health concerns?").rewrite
-        == "Which illness does Jaco have?"
-    )
+    model = ScriptedModel({"rewrite": "Which illness does Jaco have?"}, name="mine")
+    assert isinstance(model, LanguageModel)
+    assert (model.name, ScriptedModel("x").name) == ("mine", "scripted")
+    found = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model).transform("Jaco?")
+    assert found.rewrite == "Which illness does Jaco have?"
