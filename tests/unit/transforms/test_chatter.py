@@ -21,20 +21,14 @@ from qtmiddleware.types import Message
 from tests.support.shared_data import RECORDED, SHARED
 
 
-def load(name: str) -> dict[str, Any]:
-    path = Path(__file__).with_name(f"{name}.json")
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return table
+def load(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
 
 
 CHATTER: Final = load("chatter")
-COMPANY: Final = load("company_passages")
 REFUSALS: Final = load("refusals")
 QUERIES: Final[dict[str, str]] = CHATTER["queries"]
-HISTORY = (
-    Message("user", "Who founded Nike?"),
-    Message("assistant", "Phil Knight and Bill Bowerman."),
-)
+HISTORY = (Message("user", "Who founded Nike?"), Message("assistant", "Phil Knight."))
 QUESTIONS = {
     "rewrite": "rewrite",
     "stepback": "step_back",
@@ -57,18 +51,14 @@ def searched(mode: str, query: str, text: str, *, is_plain: bool = False) -> str
     value = [text] if field in ("sub_queries", "paraphrases", "keywords") else text
     reply = text if is_plain else json.dumps({field: value}, ensure_ascii=False)
     try:
-        found = getattr(parse_transformation(prompt(mode, query), Reply(reply)), field)
+        found = parse_transformation(prompt(mode, query), Reply(reply)).texts(field)
     except ModelError:
         return None
-    return found[0] if isinstance(found, tuple) and found else found or None
-
-
-def rows(table: dict[str, list[str]]) -> list[tuple[str, str]]:
-    return [(language, text) for language, texts in table.items() for text in texts]
+    return found[0] if found else None
 
 
 def share_dropped(mode: str, *tables: str, is_plain: bool = False) -> float:
-    texts = list(chain.from_iterable(rows(CHATTER[table]) for table in tables))
+    texts = [(code, it) for table in tables for code, rows in CHATTER[table].items() for it in rows]
     kept = [text for code, text in texts if searched(mode, QUERIES[code], text, is_plain=is_plain)]
     return 1 - len(kept) / len(texts)
 
@@ -100,61 +90,40 @@ def test_what_a_model_says_about_its_task_is_seldom_taken_for_a_passage() -> Non
     assert share_dropped("hyde", "talk", "held_out", "unseen") > 0.75
 
 
-def test_a_question_that_opens_so_itself_keeps_its_variants(subtests: pytest.Subtests) -> None:
+def test_a_question_that_opens_so_itself_keeps_its_variants() -> None:
     for question, text in CHATTER["own"]:
-        with subtests.test(text):
-            assert [searched(mode, question, text) for mode in QUESTIONS] == [text] * len(QUESTIONS)
+        assert [searched(mode, question, text) for mode in QUESTIONS] == [text] * len(QUESTIONS)
 
 
 def test_a_passage_may_speak_of_i_and_we_and_you_as_a_help_page_does(
     subtests: pytest.Subtests,
 ) -> None:
     passages = [("What is the strategy?", text) for text in CHATTER["passages"]]
-    for query, text in (*passages, *chain.from_iterable(COMPANY.values())):
+    for query, text in (*passages, *chain.from_iterable(load("company_passages").values())):
         with subtests.test(text):
             assert searched("hyde", query, text) == text
             is_like_an_answer = has_common_word(text, query) or len(text.split()) > 14
             assert not is_like_an_answer or searched("hyde", query, text, is_plain=True) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        *CHATTER["lead_ins"],
-        ("Sure, I'll rephrase it! Does running hurt?", "Does running hurt?"),
-        ("Let me break this down. It is about money.", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), CHATTER["lead_ins"])
 def test_what_follows_a_lead_in_is_searched_without_it(text: str, expected: str | None) -> None:
     for mode in QUESTIONS:
         assert searched(mode, "running and knees", text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "query", "expected"),
-    [
-        ("dogs in Rome", "Is my dog allowed?", True),
-        ("rules on pets", "Is my dog allowed?", False),
-        ("退款政策", "怎么申请退款？", True),
-        ("Причины ошибок при входе", "Почему не работает вход?", True),
-        ("회사의 전략은 무엇인가요", "나이키 전략이 뭐야?", True),
-        ("استراتيجية الشركة", "ما هي الاستراتيجية؟", True),
-        ("anything", "And it?", True),
-    ],
-)
+@pytest.mark.parametrize(("text", "query", "expected"), CHATTER["common_words"])
 def test_a_word_of_the_question_is_found_in_any_form(text: str, query: str, expected: bool) -> None:
     assert has_common_word(text, query) is expected
 
 
 def test_no_real_question_or_recorded_text_is_taken_for_chatter() -> None:
     files = [*(SHARED / "data").rglob("queries.jsonl"), *chain.from_iterable(RECORDED)]
-    records = [
-        json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()
-    ]
+    lines = chain.from_iterable(file.read_text(encoding="utf-8").splitlines() for file in files)
     fields = ["text", "standalone", "rewrite", "step_back", "hyde"]
     texts = [
         text
-        for record in records
+        for record in map(json.loads, lines)
         for text in (*map(record.get, fields), *record.get("sub_queries", ()))
         if text
     ]

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.transforms import find_repeats
+from qtmiddleware.transforms import ORIGINAL, find_repeats
 
-LONG = "which documents does a company need to register a new branch office in another member country of the union"
-
-
-def distinct(texts: Sequence[str], *, original: str) -> list[int]:
-    """The indexes of *texts* that repeat no other."""
-    repeats = find_repeats(texts, original=original)
-    return [index for index, other in enumerate(repeats) if other is None]
-
-
+LONG = "which documents does a company need to register a branch office in another country today"
 REPEATS = [
     ("What is RAG?", "what is RAG"),
     ("refund policy for gifts", "the refund policy, for gifts!"),
     ("gift refund policy", "policy refund gift"),
-    (LONG, LONG + " today"),
+    (LONG, f"{LONG} please now"),
     ("退款政策是什么？", "退款政策是什么"),
 ]
 OTHERS = [
@@ -46,16 +36,13 @@ def test_what_differs_in_a_number_a_name_an_identifier_or_a_denial_is_no_repetit
     one: str, other: str
 ) -> None:
     is_repeat = (one, other) in REPEATS
-    assert distinct([one, other], original="something else") == ([0] if is_repeat else [0, 1])
-    assert distinct([other], original=one) == ([] if is_repeat else [0])
+    assert find_repeats([one, other], original="x") == [None, 0 if is_repeat else None]
+    assert find_repeats([other], original=one) == [ORIGINAL if is_repeat else None]
 
 
 @given(st.lists(st.text()), st.text())
-def test_what_is_kept_is_a_part_of_what_came_and_keeping_it_again_changes_nothing(
-    texts: list[str], query: str
-) -> None:
-    kept = distinct(texts, original=query)
-    assert kept == sorted(set(kept))
-    chosen = [texts[index] for index in kept]
-    assert query not in chosen
-    assert distinct(chosen, original=query) == list(range(len(chosen)))
+def test_of_what_is_kept_nothing_repeats_another(texts: list[str], query: str) -> None:
+    repeats = find_repeats(texts, original=query)
+    kept = [text for text, other in zip(texts, repeats, strict=True) if other is None]
+    assert query not in kept
+    assert find_repeats(kept, original=query) == [None] * len(kept)

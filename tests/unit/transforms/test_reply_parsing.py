@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,20 +33,10 @@ HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 MARKS = """ {" "} "rewrite":" "," [ ] { } \\ " ' 1. - ** ? : # ``` <think> </think> a What """
-PIECES = [
-    *MARKS.split(),
-    "I'm sorry, but I can't help",
-    "Here are:",
-    "What is Acme?",
-    "Rewritten query: ",
-    "Original query:",
-    "hyde: ",
-    "\n",
-    "\n\n",
-    "\u202e",
-    "\u200d",
-    "\ud800",
-]
+TALK = (
+    "I'm sorry, but I can't help|Here are:|What is Acme?|Rewritten query: |Original query:|hyde: "
+)
+PIECES = [*MARKS.split(), *TALK.split("|"), *"\n\u202e\u200d\ud800"]
 REPLIES = st.text(st.characters()) | st.lists(st.sampled_from(PIECES)).map("".join)
 WORDS = "revenue Über plan 東京 E-42 growth vs don't (a) 1,000 C++ naïve"
 SENTENCE = st.lists(st.sampled_from(WORDS.split()), min_size=4, max_size=8).map(
@@ -56,19 +45,20 @@ SENTENCE = st.lists(st.sampled_from(WORDS.split()), min_size=4, max_size=8).map(
 SENTENCES = st.lists(SENTENCE, min_size=6, max_size=6, unique_by=str.casefold)
 
 
-def prompt(mode: str, query: str = "What is Acme?", history: tuple[Message, ...] = ()) -> Prompt:
+def prompt(mode: str, query: str = "What is Acme?", history: Any = ()) -> Prompt:
     return build_prompts(Settings(transformation_type=mode), query, history)[0]  # type: ignore[arg-type]
 
 
-def read(one: Prompt, reply: Reply | str) -> Transformation | str:
+def read(one: Prompt, reply: Any, **more: Any) -> Transformation | str:
     """What came out: a transformation, or the one word that says why there is none."""
+    text = reply if isinstance(reply, str) else json.dumps(reply)
     try:
-        return parse_transformation(one, Reply(reply) if isinstance(reply, str) else reply)
+        return parse_transformation(one, Reply(text, **more))
     except ModelError as error:
         return error.reason
 
 
-def texts(found: Transformation | str) -> dict[str, list[str]] | str:
+def texts(found: Transformation | str) -> Any:
     if isinstance(found, str):
         return found
     return {name: list(held) for name in TEXT_FIELDS if (held := found.texts(name))}
@@ -79,20 +69,17 @@ def same(text: str) -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@given(text=REPLIES, truncated=st.booleans(), talked=st.booleans())
+@given(text=REPLIES, truncated=st.booleans(), history=st.sampled_from([(), HISTORY]))
 def test_any_reply_gives_usable_texts_or_a_model_error(
-    mode: str, text: str, truncated: bool, talked: bool
+    mode: str, text: str, truncated: bool, history: Any
 ) -> None:
-    one = prompt(mode, history=HISTORY if talked else ())
-    found = read(one, Reply(text, truncated=truncated))
+    one = prompt(mode, history=history)
+    found = read(one, text, truncated=truncated)
     if isinstance(found, str):
         assert found in {"refused", "empty", "truncated", "unparsable"}
         return
-    allowed = {field.name: field for field in one.fields}
     assert is_within_limits(found, one.fields)
-    for name in TEXT_FIELDS:
-        held = found.texts(name)
-        assert len(held) <= max(1, allowed[name].max_items if name in allowed else 0)
+    for name, held in texts(found).items():
         assert len({same(value) for value in held}) == len(held)
         for value in held:
             assert any(map(str.isalnum, value))
@@ -103,56 +90,47 @@ def test_any_reply_gives_usable_texts_or_a_model_error(
             assert "I'm sorry" not in value[:9]
 
 
-def full_reply(parts: list[str]) -> dict[str, object]:
+def full_reply(parts: list[str]) -> dict[str, Any]:
     rewrite, step_back, *rest = parts
     hyde = ". ".join(parts) + "."
     return {"rewrite": rewrite, "step_back": step_back, "sub_queries": rest, "hyde": hyde}
 
 
-@given(SENTENCES, st.sampled_from(["{}", "```json\n{}\n```", "Sure! Here it is:\n{}\nBye."]))
-def test_a_well_formed_reply_is_read_exactly(parts: list[str], frame: str) -> None:
-    reply = full_reply(parts)
-    text = frame.replace("{}", json.dumps(reply, indent=2))
-    assert texts(read(prompt("combined", "zz 7"), text)) == {
-        name: value if isinstance(value, list) else [value] for name, value in reply.items()
-    }
+FRAMES = st.sampled_from(["{}", "```json\n{}\n```", "Sure! Here it is:\n{}\nBye."])
 
 
-@given(SENTENCES, st.data())
-def test_a_reply_cut_anywhere_gives_a_part_of_the_whole(
-    parts: list[str], data: st.DataObject
+@given(SENTENCES, FRAMES, st.data())
+def test_a_well_formed_reply_is_read_exactly_and_one_that_is_cut_anywhere_in_part(
+    parts: list[str], frame: str, data: st.DataObject
 ) -> None:
     reply = full_reply(parts)
+    one = prompt("combined", "zz 7")
+    found = texts(read(one, frame.replace("{}", json.dumps(reply, indent=2))))
+    assert found == {it: held if isinstance(held, list) else [held] for it, held in reply.items()}
     text = json.dumps(reply)
-    cut = data.draw(st.integers(0, len(text) - 1))
-    found = read(prompt("combined", "zz 7"), Reply(text[:cut], truncated=True))
-    if isinstance(found, str):
-        assert found == "truncated"
+    cut = read(one, text[: data.draw(st.integers(0, len(text) - 1))], truncated=True)
+    if isinstance(cut, str):
+        assert cut == "truncated"
         return
-    assert found.rewrite in (None, reply["rewrite"])
-    assert found.step_back in (None, reply["step_back"])
-    assert list(found.sub_queries) == parts[2:][: len(found.sub_queries)]
-    assert str(reply["hyde"]).startswith(found.hyde or "")
-    assert ("reply", "truncated") in found.notes
-
-
-QUESTION = "goals of Nike"
+    assert cut.rewrite in (None, reply["rewrite"])
+    assert cut.step_back in (None, reply["step_back"])
+    assert list(cut.sub_queries) == parts[2:][: len(cut.sub_queries)]
+    assert reply["hyde"].startswith(cut.hyde or "")
+    assert ("reply", "truncated") in cut.notes
 
 
 @pytest.mark.parametrize("reply", TABLES["wrapped"])
 def test_the_text_is_found_in_whatever_a_model_wraps_it(reply: str) -> None:
-    for one in (prompt("rewrite", QUESTION), prompt("rewrite", QUESTION, HISTORY)):
-        assert texts(read(one, reply)) == {"rewrite": ["Which goals does Nike have?"]}
+    for history in ((), HISTORY):
+        found = read(prompt("rewrite", "goals of Nike", history), reply)
+        assert texts(found) == {"rewrite": ["Which goals does Nike have?"]}
 
 
 @pytest.mark.parametrize(("query", "text"), TABLES["kept"])
 def test_a_number_mark_or_word_that_belongs_to_the_text_stays(query: str, text: str) -> None:
-    assert texts(read(prompt("rewrite", query), json.dumps({"rewrite": text}))) == {
-        "rewrite": [text]
-    }
-    assert texts(
-        read(prompt("multi_query", query), json.dumps({"paraphrases": [text, "other words"]}))
-    ) == {"paraphrases": [text, "other words"]}
+    assert texts(read(prompt("rewrite", query), {"rewrite": text})) == {"rewrite": [text]}
+    both = {"paraphrases": [text, "other words"]}
+    assert texts(read(prompt("multi_query", query), both)) == both
 
 
 @pytest.mark.parametrize(
@@ -163,10 +141,11 @@ def test_a_number_mark_or_word_that_belongs_to_the_text_stays(query: str, text: 
         ("<think>" + "so " * 3_000_000, "truncated"),
         ("[" * 100_000, "truncated"),
         ('{"a":' * 100_000, "truncated"),
+        ("{//" * 50_000, "truncated"),
         (None, "empty"),
     ],
 )
-def test_a_blob_is_no_query(text: str, reason: str) -> None:
+def test_a_blob_is_no_query(text: Any, reason: str) -> None:
     with pytest.raises(ModelError) as caught:
         parse_transformation(prompt("rewrite"), Reply(text))
     assert caught.value.reason == reason
@@ -198,28 +177,28 @@ def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str, stays: bo
     assert (("sub_queries", "dropped: unresolved reference") in found.notes) is not stays
 
 
-@pytest.mark.parametrize(("mode", "text", "rule"), TABLES["rules"])
+EXAMPLES = [
+    (name, next(iter(json.loads(row.example[1]).values())))
+    for name, row in PROMPTS.items()
+    if row.example and name != "keywords"
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "rule"),
+    [*TABLES["rules"], *((mode, text, "copies the prompt") for mode, text in EXAMPLES)],
+)
 def test_a_text_that_cannot_be_searched_is_noted_with_the_rule(
-    mode: str, text: str, rule: str
+    mode: str, text: Any, rule: str
 ) -> None:
     asked = prompt(mode)
     (field,) = asked.fields
-    value = [text] if field.shape == "list" else text
+    value = [text] if field.shape == "list" and isinstance(text, str) else text
     try:
         notes = parse_transformation(asked, Reply(json.dumps({field.name: value}))).notes
     except ModelError as error:
         notes = error.notes
     assert (field.name, f"dropped: {rule}") in notes
-
-
-@pytest.mark.parametrize(
-    "mode", [name for name, row in PROMPTS.items() if row.example and name != "keywords"]
-)
-def test_a_copy_of_the_example_in_the_prompt_is_not_searched(mode: str) -> None:
-    example = PROMPTS[mode].example
-    assert example is not None
-    with pytest.raises(ModelError, match="dropped: copies the prompt"):
-        parse_transformation(prompt(mode), Reply(example[1]))
 
 
 def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
@@ -248,21 +227,6 @@ def test_the_numbers_of_a_list_are_not_searched_whatever_way_they_are_emphasised
     numbering: str, items: list[str], is_json: bool
 ) -> None:
     numbered = [numbering.format(place) + text for place, text in enumerate(items, 1)]
-    reply = json.dumps({"paraphrases": numbered}) if is_json else "\n".join(numbered)
-    found = parse_transformation(prompt("multi_query"), Reply(reply))
-    assert found.paraphrases == tuple(items[:3])
-    assert texts(read(prompt("rewrite"), json.dumps({"rewrite": numbered[0]}))) == {
-        "rewrite": [items[0]]
-    }
-
-
-def test_reading_a_complete_reply_imports_no_pydantic() -> None:
-    code = (
-        "import sys; from qtmiddleware.config.settings import Settings;"
-        "from qtmiddleware.protocols import Reply;"
-        "from qtmiddleware.transforms import build_prompts, parse_transformation;"
-        "prompt, = build_prompts(Settings(transformation_type='rewrite'), 'goals of Nike');"
-        'parse_transformation(prompt, Reply(\'{"rewrite": "aims of Nike"}\'));'
-        "assert not [name for name in sys.modules if name.startswith('pydantic')]"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    reply = {"paraphrases": numbered} if is_json else "\n".join(numbered)
+    assert texts(read(prompt("multi_query"), reply)) == {"paraphrases": items[:3]}
+    assert texts(read(prompt("rewrite"), {"rewrite": numbered[0]})) == {"rewrite": [items[0]]}
