@@ -145,10 +145,10 @@ def test_anthropics_tool_use_takes_the_tool(
             content = [{"type": "tool_use", "id": "toolu_1", "name": tool["name"], "input": ASKED}]
         else:
             content = [{"type": "text", "text": first_id(said[-1]["content"])}]
+        end = "tool_use" if content[0]["type"] == "tool_use" else "end_turn"
         reply = {
-            "id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"], "content": content,
-            "stop_reason": "tool_use" if content[0]["type"] == "tool_use" else "end_turn", "stop_sequence": None,
-            "usage": {"input_tokens": 1, "output_tokens": 1},
+            "id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"],
+            "content": content, "stop_reason": end, "usage": {"input_tokens": 1, "output_tokens": 1},
         }  # fmt: skip
         return Response(json.dumps(reply), content_type="application/json")
 
