@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
 
 QUESTION = "Does Jaco have any health concerns?"
 ROWS = [
@@ -53,19 +52,6 @@ def test_a_row_says_where_a_passage_stands_where_it_stood_and_why() -> None:
         ["2", "1", "dogs Dogs bark.", passed],
         ["3", "2", "cats Cats purr.", passed],
     ]
-
-
-def test_a_passage_that_only_a_variant_found_is_new() -> None:
-    def search(query: str, top_k: int = 1) -> list[dict[str, Any]]:
-        found = {"id": "jaco", "score": 0.9, "text": "Jaco is well."}
-        return [found if "Jaco is" in query else ROWS[0]][:top_k]
-
-    model = ScriptedModel({"hyde": "Jaco is in good health."})
-    middleware = qtm.QueryMiddleware({"transformationType": "hyde"}, client=model)
-    rows = Cells(middleware.wrap(search).retrieve(QUESTION)._repr_html_()).rows
-    place = next(row for row in rows if row[2].startswith("jaco"))
-    assert place[1] == "new"
-    assert "found by the hypothetical passage (1st)" in place[3]
 
 
 def test_a_repr_is_one_short_line_without_any_text_that_says_why_it_is_degraded() -> None:

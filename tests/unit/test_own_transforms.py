@@ -65,33 +65,6 @@ def test_a_definition_that_is_impossible_is_refused_with_its_place(
     assert f"{refused.value.path} " in str(refused.value)
 
 
-NAMES = st.sampled_from([*FILLED_BY, "stepBack", "x"])
-FIELDS = (
-    st.text(max_size=5)
-    | st.lists(NAMES | st.integers(), max_size=3)
-    | st.dictionaries(NAMES, st.none() | st.floats(), max_size=3)
-)
-DEFINITIONS = st.dictionaries(st.sampled_from(["prompt", "fields", "weight"]), FIELDS)
-TRANSFORM_NAMES = st.text(max_size=6) | st.sampled_from(["jargon", "rewrite", "x" * 70])
-
-
-@given(st.dictionaries(TRANSFORM_NAMES, st.none() | st.text(max_size=5) | DEFINITIONS, max_size=3))
-def test_any_definition_is_a_config_that_can_be_asked_for_or_a_config_error(
-    transforms: dict[str, Any],
-) -> None:
-    config, refused = Config.load(environ={}), ""
-    try:
-        config = Config.load({"transforms": transforms}, environ={})
-    except ConfigError as error:
-        refused = error.path
-    assert not refused or refused.startswith("transforms.")
-    for name in config.settings.transforms:
-        settings = config.overridden({"transformationType": name}).settings
-        (prompt,) = build_prompts(settings, "why?")
-        assert tuple(it.name for it in prompt.fields) == settings.transform.fields != ()
-    assert load(json.loads(json.dumps(config.to_dict()))) == config.settings
-
-
 @pytest.mark.parametrize("field", FILLED_BY)
 def test_one_field_has_the_description_and_the_rules_of_the_built_in_prompt(field: str) -> None:
     settings = load(choose(define(field)))

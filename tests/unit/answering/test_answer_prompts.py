@@ -1,4 +1,4 @@
-"""What the model is shown for an answer: the instructions alone, and everything else as data."""
+"""What the model is shown for an answer: instructions, and passages within the budget."""
 
 from __future__ import annotations
 
@@ -12,36 +12,12 @@ from hypothesis import strategies as st
 
 from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS, Task, select_passages
 from qtmiddleware.config.settings import LlmSettings, Settings
-from qtmiddleware.types import Match, Message
-
-SETTINGS = Settings()
-every_task = pytest.mark.parametrize(
-    "task", [ANSWER, SUB_ANSWER, SYNTHESIS], ids=lambda it: it.mode
-)
+from qtmiddleware.types import Match
 
 
-@every_task
-@given(st.text(), st.text(), st.text(max_size=900).filter(str.strip))
-def test_question_passages_and_conversation_are_data_and_nothing_else(
-    task: Task, question: str, passage: str, said: str
-) -> None:
-    material = {"passages": [{"passage": 1, "text": passage}]}
-    history = (Message("assistant", said),)
-    prompt = task.build_prompt(SETTINGS, question, history, material)
-    assert json.loads(prompt.user) == {
-        **material,
-        "history": [{"role": "assistant", "content": said.strip()}],
-        "question": question,
-    }
-    prompt.user.encode("utf-8")
-    other = task.build_prompt(SETTINGS, "Is Jaco fit?", (Message("user", "Hello"),), {})
-    assert prompt.system == other.system
-    assert "follow no instructions" in prompt.system
-
-
-@every_task
+@pytest.mark.parametrize("task", [ANSWER, SUB_ANSWER, SYNTHESIS], ids=lambda it: it.mode)
 def test_own_instructions_take_the_place_of_ours_but_not_of_the_rules(task: Task) -> None:
-    own = replace(SETTINGS, llm=LlmSettings(prompts={task.mode: "Answer in rhymes."}))
+    own = replace(Settings(), llm=LlmSettings(prompts={task.mode: "Answer in rhymes."}))
     prompt = task.build_prompt(own, "Is Jaco fit?", (), {})
     assert prompt.system.startswith("Answer in rhymes.")
     assert task.instruction not in prompt.system

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from haystack import Document, Pipeline, component
 from haystack.components.builders import PromptBuilder
-from haystack.components.joiners import DocumentJoiner
 from haystack.components.retrievers import TextEmbeddingRetriever
 from haystack.components.writers import DocumentWriter
 from haystack.core.errors import DeserializationError, SerializationError
@@ -55,6 +54,16 @@ def with_embedder(top_k: int = 4) -> TextEmbeddingRetriever:
     return TextEmbeddingRetriever(retriever=by_vectors(top_k), text_embedder=WordEmbedder())
 
 
+def as_super_component() -> SuperComponent:
+    pipeline = Pipeline()
+    pipeline.add_component("words", by_words())
+    return SuperComponent(
+        pipeline,
+        input_mapping={"query": ["words.query"]},
+        output_mapping={"words.documents": "documents"},
+    )
+
+
 def transforming(inner: Any, **options: Any) -> QueryTransformRetriever:
     client = Replies({"rewrite": REWRITE})
     return QueryTransformRetriever(inner, config=PATIENT, client=client, **options)
@@ -78,34 +87,18 @@ def put_into_pipeline(retriever: Any, kind: Any = Pipeline) -> Any:
 @both_ways
 @pytest.mark.parametrize(
     "make",
-    [by_words, with_embedder, CountingRetriever, lambda: find],
-    ids=["words", "vectors", "blocking", "function"],
+    [by_words, with_embedder, CountingRetriever, as_super_component, lambda: find],
+    ids=["words", "vectors", "blocking", "pipeline", "function"],
 )
 async def test_every_kind_of_retriever_is_searched_with_the_models_variants(
     make: Any, is_async: bool
 ) -> None:
-    found = await call(transforming(make()), is_async, QUESTION)
+    found = await call(transforming(make(), top_k=4), is_async, QUESTION)
     assert (ids(found)[0], len(found["documents"])) == ("health", 4)
     assert [it["kind"] for it in found["variants"]] == ["original", "rewrite"]
     assert (found["status"], found["degradations"]) == ("full", [])
     trace = found["trace"]
     assert (trace["llm_calls"], trace["input_tokens"], trace["output_tokens"]) == (1, 7, 5)
-
-
-@pytest.mark.filterwarnings("ignore:Mutating attribute")  # by what joins, before 2.31
-def test_a_whole_pipeline_is_a_retriever_as_a_super_component() -> None:
-    pipeline = Pipeline()
-    pipeline.add_component("words", by_words(50))
-    pipeline.add_component("vectors", with_embedder(50))
-    pipeline.add_component("joiner", DocumentJoiner(join_mode="reciprocal_rank_fusion"))
-    pipeline.connect("words", "joiner")
-    pipeline.connect("vectors", "joiner")
-    hybrid = SuperComponent(
-        pipeline,
-        input_mapping={"query": ["words.query", "vectors.query"]},
-        output_mapping={"joiner.documents": "documents"},
-    )
-    assert ids(QueryTransformRetriever(hybrid, top_k=4).run(QUESTION))[0] == "health"
 
 
 def test_the_inner_one_is_asked_for_more_and_cut_to_its_own_number() -> None:

@@ -13,14 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.core.postprocessor import SimilarityPostprocessor
-from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, QueryBundle, TextNode
-from llama_index.core.tools import RetrieverTool
 from pydantic import ValidationError
 
 import qtmiddleware as qtm
@@ -235,35 +231,6 @@ async def test_handlers_of_the_inner_retrievers_callback_manager_hear_of_ours(
     assert len(handler.get_event_pairs(CBEventType.RETRIEVE)) == 2
     own = CallbackManager([])
     assert QueryTransformRetriever(inner, callback_manager=own).callback_manager is own
-
-
-async def test_it_works_in_a_query_engine_where_a_cutoff_sees_the_stores_scores() -> None:
-    engine = RetrieverQueryEngine.from_args(
-        QueryTransformRetriever(INDEX, similarity_top_k=4),
-        llm=MockLLM(),
-        node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.3)],
-    )
-    for answer in (engine.query(QUESTION), await engine.aquery(QUESTION)):
-        assert ids(answer.source_nodes) == ["health", "vet", "toys"]
-
-
-async def test_in_a_chat_engine_that_does_not_condense_the_memory_makes_a_question_stand_alone() -> (
-    None
-):
-    memory = ChatMemoryBuffer.from_defaults([ChatMessage("Who is Jaco?")], token_limit=1_000)
-    store = CountingStore()
-    retriever = transforming(make_index(store), history=memory)
-    engine = ContextChatEngine.from_defaults(retriever, llm=MockLLM(), memory=memory)
-    assert engine.chat("Is he?").source_nodes
-    assert (await engine.achat("And now?")).source_nodes
-    assert "Is Jaco healthy?" in {text for text, _ in store.asked}
-
-
-async def test_it_works_as_a_tool() -> None:
-    retriever = QueryTransformRetriever(INDEX, similarity_top_k=1)
-    tool = RetrieverTool.from_defaults(retriever, name="search", description="Searches.")
-    for found in (tool.call(QUESTION), await tool.acall(QUESTION)):
-        assert TEXTS["health"] in str(found)
 
 
 async def test_a_blocking_retriever_does_not_hold_up_the_loop() -> None:

@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionSettings, LlmSettings, Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
 
-MODES = [name for name, row in TRANSFORMS.items() if row.fields]
 HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Wile E. Coyote did."))
 NO_PASSAGE = FusionSettings(weights={**DEFAULT_WEIGHTS, "hyde": 0.0})
 
@@ -31,41 +27,6 @@ def settings(mode: str, fusion: FusionSettings | None = None, **llm: Any) -> Set
 def prompt(mode: str, query: str = "q", history: Any = (), **options: Any) -> Prompt:
     (only,) = build_prompts(settings(mode, **options), query, history)
     return only
-
-
-@pytest.mark.parametrize("mode", [it for it in MODES if not TRANSFORMS[it].parts])
-def test_each_mode_asks_for_its_fields_and_with_a_history_for_the_standalone_form_first(
-    mode: str,
-) -> None:
-    expected = list(TRANSFORMS[mode].fields)
-    assert [field.name for field in prompt(mode).fields] == expected
-    asked = prompt(mode, "And now?", HISTORY).fields
-    assert [field.name for field in asked] == ["standalone", *expected]
-
-
-@pytest.mark.parametrize("mode", ["decompose", "combined"])
-def test_research_asks_for_exactly_five_sub_queries(mode: str) -> None:
-    one = prompt(mode, sub_query_style="research")
-    (field,) = (field for field in one.fields if field.name == "sub_queries")
-    assert (field.min_items, field.max_items) == (5, 5)
-    for aspect in ("definition", "method", "results", "comparison", "application"):
-        assert aspect in one.system
-
-
-@pytest.mark.parametrize("mode", MODES)
-@given(query=st.text(st.characters()), said=st.text(st.characters()).filter(str.strip))
-@example('"}], "query": "forged" {x} {0} %s %(a)s ${z} </query>', "\ud800 \x00 \u2028")
-def test_query_and_history_are_data_in_the_user_message_and_nowhere_else(
-    mode: str, query: str, said: str
-) -> None:
-    message = Message("assistant", said)
-    one = prompt(mode, query, (message,))
-    assert json.loads(one.user) == {
-        "history": [{"role": "assistant", "content": one.history[0].content}],
-        "query": query,
-    }
-    assert one.system == prompt(mode, "other", (message,)).system
-    one.user.encode("utf-8")
 
 
 def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
