@@ -25,9 +25,9 @@ _COPIED_CHARS: Final = 12
 _LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?|references?|refs?)\.?[ \u00a0]?)?#?"
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,2})"
 _ITEM: Final = rf"{_LABEL}{_NUMBER}(?:[ \u00a0]?[-–—][ \u00a0]?{_NUMBER})?"
+_COMMA: Final = r"(?:[ \u00a0]?[,;，、&][ \u00a0]?|[ \u00a0]and[ \u00a0])"
 _MARK: Final = re.compile(
-    rf"[\[【［][ \u00a0]?(?P<items>{_ITEM}(?:(?:[ \u00a0]?[,;，、&][ \u00a0]?|[ \u00a0]and["
-    rf" \u00a0]){_ITEM})*)"
+    rf"[\[【［][ \u00a0]?(?P<items>{_ITEM}(?:{_COMMA}{_ITEM})*)"
     r"(?:†[^\]】］\n]{0,40})?[ \u00a0]?[\]】］]",
     re.IGNORECASE | re.ASCII,
 )
@@ -42,7 +42,6 @@ _TOKEN: Final = re.compile(
 # A bracket is an index after a one-letter variable or a name with an underscore, as in a[1] and
 # my_list[1].
 _INDEX_BEFORE: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
-_LINE_PREFIX_CHARS: Final = " \t>*-+.0123456789"
 
 
 class CitationReader:
@@ -76,14 +75,14 @@ class CitationReader:
         self._space = ""  # white space that is removed if a mark that cites nothing follows
         self._dropped_space = ""  # white space that was removed with such a mark
         self._follows_mark = False
-        self._fence = self._code = 0  # how many backticks end the code block or the inline code
+        self._code = 0  # how many backticks end the code; 0 outside code
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
         """Read the next *piece* of the answer, and return the text that can be shown now.
 
         After the last piece, that is all text but trailing white space.
         """
-        text, start, shown = self._tail + piece, 0, []
+        text, start, shown = self._tail + piece, 0, ""
         while token := _TOKEN.match(text, start):
             end = token.end()
             can_go_on = token["bracket"] and _PARTIAL_MARK.match(text, start)
@@ -95,9 +94,10 @@ class CitationReader:
             if token["space"]:
                 self._space += token[0]
                 # Inline code that is not closed ends with its line.
-                self._code = 0 if "\n" in token[0] else self._code
+                if "\n" in token[0] and self._code < 3:
+                    self._code = 0
             elif numbers is not None:
-                shown.append(self._rewrite_mark(numbers))
+                shown += self._rewrite_mark(numbers)
                 self._follows_mark = True
             else:
                 if token["mark"]:
@@ -105,13 +105,13 @@ class CitationReader:
                 elif token["ticks"]:
                     self._read_backticks(end - start)
                 # After a removed citation, a word needs the space before it, punctuation does not.
-                shown.append(self._show(text[start:end], needs_space=text[start].isalnum()))
+                shown += self._show(text[start:end], needs_space=text[start].isalnum())
                 self._follows_mark = False
             # The checks need only the end of the line, and a line may be very long.
             self._line = (self._line + text[start:end]).rpartition("\n")[2][-200:]
             start = end
         self._tail = text[start:]
-        return "".join(shown)
+        return shown
 
     def _show(self, text: str, *, needs_space: bool) -> str:
         """Return *text* with the white space before it, which is never at the beginning."""
@@ -131,31 +131,25 @@ class CitationReader:
             return ""
         shown = self._show("", needs_space=True)
         for number in cited:
-            mark, start = f"[{number + self._offset}]", self._length
-            shown += self._show(mark, needs_space=False)
+            start = self._length
+            shown += self._show(f"[{number + self._offset}]", needs_space=False)
             self.marks.append((number, start, self._length))
         return shown
 
     def _read_backticks(self, count: int) -> None:
-        """Begin or end a code block or inline code after *count* backticks in a row."""
-        # Three or more backticks at the start of a line, also in a list or a quote, are a fence.
-        if count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
-            self._fence = 0 if count >= self._fence > 0 else self._fence or count
-        elif not self._fence:
-            self._code = 0 if self._code == count else self._code or count
+        """Begin or end code after *count* backticks in a row. Three or more are a code block."""
+        if not self._code:
+            self._code = count
+        elif count == self._code or count > self._code >= 3:
+            self._code = 0
 
-    def _read_numbers(
-        self,
-        mark: re.Match[str],
-        next_char: str,
-    ) -> list[int] | None:
+    def _read_numbers(self, mark: re.Match[str], next_char: str) -> list[int] | None:
         """Return the passage numbers in *mark*; ``None`` if it cites no passages."""
         before, items = self._line, mark["items"]
         ranges = _RANGE.findall(items)
         if (
             # In code, too long, or a link such as [1](https://...).
-            self._fence
-            or self._code
+            self._code
             or len(mark[0]) > MOST_CHARS
             or next_char == "("
             # A link's or a footnote's definition at the start of a line, such as "[1]: https://...".

@@ -1,7 +1,7 @@
 """Answer one question: retrieve passages, ask the model, and read its reply.
 
-    retrieve ─┬─ plain: passages ────────────────────────────────────┬─ ask ─ read ─ Answer
-              └─ synthesis: (retrieve ─ ask ─ read) × n sub-queries ─┘
+    retrieve ─┬─ plain: passages ───────────────────────────────┬─ ask ─ read ─ Answer
+              └─ synthesis: retrieve × n ─ ask × n ─ read × n ──┘
 
 In a synthesis, the model answers each sub-query from the passages of that sub-query's search. The
 last model call writes the answer, which is read whole or in pieces.
@@ -9,9 +9,9 @@ last model call writes the answer, which is read whole or in pieces.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -32,42 +32,36 @@ from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.question import record_cost
-from qtmiddleware.runtime.io import Outcome, measure
+from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.runtime.streaming import Piece, stream_reply
-from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer
+from qtmiddleware.types import Answer, Deadline, Degradation, Retrieval, SubAnswer, Trace
+
+_DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
 
 _NO_PASSAGES: Final = PromptPassages()
-_DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
 
 logger: Final = get_logger("qtmiddleware")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Part:
-    """The answer to a sub-query, with its passages and the model's own words."""
+    """The answer to a sub-query, and the passages that it is given from."""
 
     answer: SubAnswer
     passages: PromptPassages = _NO_PASSAGES
-    reply: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """The model call that writes an answer.
+    """The model call that writes an answer, and what the answer may cite.
 
-    Attributes:
-        stage: The name of the call in the trace.
-        prompt: The instructions and the data for the model.
-        passages: The passages that the answer may cite.
-        sub_answers: In a synthesis, the sub-answers to combine. Their citations refer to
-            *passages*.
+    In a synthesis, *sub_answers* are the answers to combine. Their citations refer to *passages*.
     """
 
-    stage: str
     prompt: Prompt
-    passages: PromptPassages = field(repr=False)
+    passages: PromptPassages
     sub_answers: tuple[SubAnswer, ...] = ()
 
 
@@ -93,10 +87,7 @@ class AnswerFlow:
     ) -> None:
         self.retrieval: Retrieval | None = None
         self.result: Answer | None = None
-        self._observation = call.observation.make_child(
-            "answer",
-            content=call.original,
-        )
+        self._observation = call.observation.make_child("answer", content=call.original)
         settings = call.settings
         kind = settings.transformation_type
         self._is_synthesis = settings.answer.mode == "synthesis"
@@ -112,7 +103,7 @@ class AnswerFlow:
         )
         self._chat = chat
         self._finish_retrieval = finish_retrieval
-        self._asked_stage = ""
+        self._asked_mode = ""
         self._is_finished = False
         self._degradations: list[Degradation] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
@@ -141,10 +132,7 @@ class AnswerFlow:
         return self.retrieval
 
     async def stream(
-        self,
-        services: Services,
-        *,
-        is_whole: bool = False,
+        self, services: Services, *, is_whole: bool = False
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of the answer that can be shown, and set `result` at the end.
 
@@ -152,16 +140,13 @@ class AnswerFlow:
         """
         with self._observation as observation:
             retrieval = await self.retrieve(services)
-            services = services.within(
-                observation,
-                self._settings.limits.max_concurrency,
-            )
+            services = services.within(observation, self._settings.limits.max_concurrency)
             draft = await self._draft(retrieval, services)
             was_shown = False
             if draft is None:
                 answer = self._build_answer(retrieval)
             else:
-                self._asked_stage = draft.stage
+                self._asked_mode = draft.prompt.mode
                 reader = AnswerReader(draft.passages.matches)
                 deadline = Deadline.after(self._settings.answer.timeout_ms / 1e3)
                 outcome = Outcome(Reply(""), began=perf_counter())
@@ -170,11 +155,12 @@ class AnswerFlow:
                 try:
                     async with aclosing(ask(draft.prompt, deadline, services)) as pieces:
                         async for piece in pieces:
-                            text = piece if isinstance(piece, str) else ""
                             if isinstance(piece, Reply):
                                 outcome.value = piece
                                 # A model that cannot stream sends all of its text at once.
                                 text = "" if has_text else piece.text
+                            else:
+                                text = piece
                             has_text = True
                             if shown := reader.feed(text):
                                 was_shown = True
@@ -185,7 +171,7 @@ class AnswerFlow:
                 if outcome.has_succeeded and (shown := reader.finish()):
                     was_shown = True
                     yield shown
-                answer = self._read_reply(draft, outcome, reader, retrieval)
+                answer = self._read_answer(draft, outcome, reader, retrieval)
             self.result = observation.keep_result(answer)
         if not was_shown:
             yield answer.text
@@ -195,17 +181,14 @@ class AnswerFlow:
         self._observation.end("cancelled")
         if self.retrieval is not None and not self._is_finished:
             trace = self.retrieval.trace
-            if self._asked_stage:
+            if self._asked_mode:
                 # The model was asked, but nobody knows what the call cost.
                 trace.record_usage(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
-            trace.record_stage(self._asked_stage or "answer", 0.0, "skipped", "closed")
+            trace.record_stage(self._asked_mode or "answer", 0.0, "skipped", "closed")
             self._complete(self.retrieval)
 
     async def _ask_whole(
-        self,
-        prompt: Prompt,
-        deadline: Deadline,
-        services: Services,
+        self, prompt: Prompt, deadline: Deadline, services: Services
     ) -> AsyncGenerator[Piece, None]:
         work = partial(services.ask, prompt, deadline, self._chat)
         (outcome,) = await services.io.gather([work], deadline, 1)
@@ -213,36 +196,20 @@ class AnswerFlow:
             raise convert_to_model_error(outcome.error)
         yield outcome.get()
 
-    async def _draft(
-        self,
-        retrieval: Retrieval,
-        services: Services,
-    ) -> _Draft | None:
+    async def _draft(self, retrieval: Retrieval, services: Services) -> _Draft | None:
         """Return the model call that writes the answer; ``None`` if nothing is known to answer."""
-        settings, trace = self._settings, retrieval.trace
+        settings = self._settings
         if retrieval.is_unsure and settings.answer.if_unsure == "decline":
-            trace.note("answer", "the model was not asked: the passages do not match the question")
+            retrieval.trace.note(
+                "answer", "the model was not asked: the passages do not match the question"
+            )
             return None
-        questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
-        if (most_searches := settings.limits.max_searches) is not None:
-            questions = questions[: max(0, most_searches - trace.searches)]
-        # A single sub-query is only the question in other words.
-        if len(questions) > 1:
-            parts = await self._answer_parts(questions, retrieval, services)
-            self._sub_answers = tuple(part.answer for part in parts)
-            # A sub-query without an answer in its passages is not a failure, but it adds nothing.
-            useful = [part for part in parts if part.answer.found]
-            if len(useful) >= min(settings.fusion.min_successes, len(questions)):
-                return self._draft_synthesis(useful)
-            detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
-            self._degrade("sub_answers", "too_few_successes", detail)
-        passages = select_passages(
-            retrieval.matches,
-            settings.answer.context_chars,
-        )
+        draft = await self._draft_synthesis(retrieval, services) if self._is_synthesis else None
+        if draft is not None:
+            return draft
+        passages = select_passages(retrieval.matches, settings.answer.context_chars)
         if passages.matches:
-            prompt = self._build_prompt(ANSWER, {"passages": passages.entries})
-            return _Draft("answer", prompt, passages)
+            return _Draft(self._build_prompt(ANSWER, passages=passages.entries), passages)
         if retrieval.matches:
             detail = (
                 f"{len(retrieval.matches)} matches have no text; set keywordEvidence.fields.text to"
@@ -253,179 +220,173 @@ class AnswerFlow:
 
     # --- a synthesis ------------------------------------------------------------------------------
 
-    async def _answer_parts(
-        self,
-        questions: Sequence[str],
-        retrieval: Retrieval,
-        services: Services,
-    ) -> list[_Part]:
-        """Answer each of *questions* from its own passages."""
-        settings = self._settings
-        began = perf_counter()
-        # The answers' time begins after the searches, so that slow searches do not use it up.
-        seconds = (settings.limits.deadline_ms + settings.answer.timeout_ms) / 1e3
-        works = [partial(self._ask_part, question, services) for question in questions]
-        outcomes = await services.gather(works, Deadline.after(seconds))
-        parts = [
-            self._read_part(question, outcome, retrieval)
-            for question, outcome in zip(questions, outcomes, strict=True)
-        ]
-        retrieval.trace.record_stage("sub_answers", perf_counter() - began, began=began)
-        return parts
+    async def _draft_synthesis(self, retrieval: Retrieval, services: Services) -> _Draft | None:
+        """Answer the sub-queries, and return the model call that combines their answers.
 
-    async def _ask_part(
-        self,
-        question: str,
-        services: Services,
-    ) -> tuple[Retrieval, PromptPassages, Outcome[Reply] | None]:
-        """Return the retrieval for a sub-query, its passages, and the outcome of the model call."""
-        settings = self._settings
-        limits = settings.limits
+        Returns ``None`` if too few sub-queries have an answer.
+        """
+        settings, trace = self._settings, retrieval.trace
+        questions = retrieval.transformation.sub_queries
+        if (most_searches := settings.limits.max_searches) is not None:
+            questions = questions[: max(0, most_searches - trace.searches)]
+        # A single sub-query is only the question in other words.
+        if len(questions) < 2:
+            return None
+        began = perf_counter()
+        searches = [partial(retrieve, self._make_part_call(it), services) for it in questions]
+        deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
+        found = await services.gather(searches, deadline)
+        parts = [
+            self._read_search(question, outcome, trace)
+            for question, outcome in zip(questions, found, strict=True)
+        ]
+        answerable = [part for part in parts if part.passages.matches]
+        deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
+        asks = [partial(self._ask_part, part, deadline, services) for part in answerable]
+        replies = await services.gather(asks, deadline)
+        for part, reply in zip(answerable, replies, strict=True):
+            self._read_part(part, reply, trace)
+        trace.record_stage("sub_answers", perf_counter() - began, began=began)
+        self._sub_answers = tuple(part.answer for part in parts)
+        # A sub-query without an answer in its passages is not a failure, but it adds nothing.
+        useful = [part for part in parts if part.answer.found]
+        if len(useful) < min(settings.fusion.min_successes, len(questions)):
+            detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
+            self._degrade("sub_answers", "too_few_successes", detail)
+            return None
+        answers: list[SubAnswer] = []
+        passages = _NO_PASSAGES
+        for part in useful:
+            # The citations of all parts are numbered through.
+            reader = AnswerReader(part.passages.matches, offset=len(passages.matches))
+            reader.feed(part.answer.text, is_last=True)
+            answers.append(replace(part.answer, text=reader.text, citations=reader.citations))
+            passages = PromptPassages(
+                passages.matches + part.passages.matches, passages.entries + part.passages.entries
+            )
+        data = [{"question": answer.question, "answer": answer.text} for answer in answers]
+        return _Draft(self._build_prompt(SYNTHESIS, sub_answers=data), passages, tuple(answers))
+
+    def _make_part_call(self, question: str) -> Call:
+        """Return the call that retrieves the passages for a sub-query."""
+        limits = self._settings.limits
         if limits.max_searches is not None:
             limits = replace(limits, max_searches=1)
         # The user did not ask for this retrieval, so it calls no hook. A sub-query is not
         # transformed again.
-        call = replace(
+        return replace(
             self._call,
             original=question,
             history=(),
             has_parts=False,
             hooks=(),
-            settings=replace(settings, transformation_type="none", limits=limits),
+            settings=replace(self._settings, transformation_type="none", limits=limits),
         )
-        retrieval = await retrieve(call, services)
-        matches = retrieval.matches[: settings.fusion.sub_query_top_k]
-        passages = select_passages(matches, settings.answer.context_chars)
-        if not passages.matches:
-            return retrieval, passages, None
-        prompt = SUB_ANSWER.build_prompt(
-            settings,
-            question,
-            (),
-            {"passages": passages.entries},
-        )
-        deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
-        outcome = await measure(partial(services.ask, prompt, deadline, self._chat))
-        return retrieval, passages, outcome
 
-    def _read_part(
-        self,
-        question: str,
-        outcome: Outcome[tuple[Retrieval, PromptPassages, Outcome[Reply] | None]],
-        whole: Retrieval,
-    ) -> _Part:
-        """Return the answer to a sub-query; what went wrong becomes degradations."""
+    def _read_search(self, question: str, outcome: Outcome[Retrieval], trace: Trace) -> _Part:
+        """Return the passages for a sub-query. It has no answer yet."""
+        nothing = SubAnswer(question, "", found=False, reason="no_passages")
         if not outcome.has_succeeded:
-            whole.trace.count_search(1)
+            trace.count_search(1)
             reason = "timeout" if outcome.late else "search_failed"
             self._degrade("sub_answers", reason, outcome.detail)
-            return _Part(SubAnswer(question, "", found=False, reason=reason))
-        retrieval, passages, asked = outcome.get()
-        whole.trace.add_searches(retrieval.trace)
+            return _Part(replace(nothing, reason=reason))
+        retrieval = outcome.get()
+        trace.add_searches(retrieval.trace)
         known = self._degradations
         known.extend(problem for problem in retrieval.degradations if problem not in known)
-        if asked is None:
-            return _Part(
-                SubAnswer(question, "", found=False, reason="no_passages"),
-                passages,
-            )
-        reply = asked.get() if asked.has_succeeded else Reply("")
-        reader = AnswerReader(passages.matches)
-        reader.feed(reply.text, is_last=True)
-        if error := _record_model_call("sub_answer", asked, whole) or _find_emptiness(reader):
+        matches = retrieval.matches[: self._settings.fusion.sub_query_top_k]
+        return _Part(nothing, select_passages(matches, self._settings.answer.context_chars))
+
+    async def _ask_part(self, part: _Part, deadline: Deadline, services: Services) -> Reply:
+        prompt = SUB_ANSWER.build_prompt(
+            self._settings, part.answer.question, (), {"passages": part.passages.entries}
+        )
+        return await services.ask(prompt, deadline, self._chat)
+
+    def _read_part(self, part: _Part, outcome: Outcome[Reply], trace: Trace) -> None:
+        """Set the answer of *part* to the model's reply; failures become degradations."""
+        matches = part.passages.matches
+        reader = AnswerReader(matches)
+        if outcome.has_succeeded:
+            reader.feed(outcome.get().text, is_last=True)
+        reason = "" if reader.is_answered else "no_answer"
+        if error := self._record_reply("sub_answer", "sub_answers", outcome, reader, trace):
             self._first_error = self._first_error or error
             self._degrade("sub_answers", error.reason, str(error))
             reason = error.reason
-        else:
-            self._record_flaws("sub_answers", reply, reader, "in a sub-answer")
-            reason = "" if reader.is_answered else "no_answer"
-        answer = SubAnswer(
-            question,
+        part.answer = SubAnswer(
+            part.answer.question,
             reader.text,
             reader.citations,
-            matches=passages.matches,
+            matches=matches,
             found=not reason,
             reason=reason,
         )
-        return _Part(answer, passages, reply.text)
-
-    def _draft_synthesis(self, parts: Sequence[_Part]) -> _Draft:
-        """Return the model call that combines *parts*, whose citations are numbered through."""
-        answers: list[SubAnswer] = []
-        matches: list[Match] = []
-        entries: list[Mapping[str, Any]] = []
-        for part in parts:
-            reader = AnswerReader(part.passages.matches, offset=len(matches))
-            reader.feed(part.reply, is_last=True)
-            answers.append(replace(part.answer, text=reader.text, citations=reader.citations))
-            matches.extend(part.passages.matches)
-            entries.extend(part.passages.entries)
-        data = [{"question": answer.question, "answer": answer.text} for answer in answers]
-        prompt = self._build_prompt(SYNTHESIS, {"sub_answers": data})
-        passages = PromptPassages(tuple(matches), tuple(entries))
-        return _Draft("synthesis", prompt, passages, tuple(answers))
 
     # --- the answer -------------------------------------------------------------------------------
 
-    def _read_reply(
-        self,
-        draft: _Draft,
-        outcome: Outcome[Reply],
-        reader: AnswerReader,
-        retrieval: Retrieval,
+    def _read_answer(
+        self, draft: _Draft, outcome: Outcome[Reply], reader: AnswerReader, retrieval: Retrieval
     ) -> Answer:
         """Return the answer that *reader* has read from the model's reply."""
-        error = _record_model_call(draft.stage, outcome, retrieval) or _find_emptiness(reader)
+        mode = draft.prompt.mode
+        error = self._record_reply(mode, mode, outcome, reader, retrieval.trace)
         best: AnswerReader | SubAnswer = reader
-        if error is None:
-            self._record_flaws(draft.stage, outcome.get(), reader, "removed")
-        elif draft.sub_answers:
-            self._degrade(draft.stage, error.reason, str(error))
+        if error is not None:
+            if not draft.sub_answers:
+                # The first error of a model call explains the later ones.
+                first_error = self._first_error or error
+                first_error.retrieval = self._complete(retrieval)
+                raise first_error
+            self._degrade(mode, error.reason, str(error))
             best = max(
                 draft.sub_answers,
                 key=lambda part: (len({mark.number for mark in part.citations}), len(part.text)),
             )
-        else:
-            # The first error of a model call explains the later ones.
-            first_error = self._first_error or error
-            first_error.retrieval = self._complete(retrieval)
-            raise first_error
-        is_answered = error is not None or reader.is_answered
-        return self._build_answer(
-            retrieval,
-            best.text,
-            best.citations,
-            draft.passages,
-            is_answered=is_answered,
-        )
+        found = error is not None or reader.is_answered
+        return self._build_answer(retrieval, best, draft.passages, found=found)
+
+    def _record_reply(
+        self,
+        mode: str,
+        stage: str,
+        outcome: Outcome[Reply],
+        reader: AnswerReader,
+        trace: Trace,
+    ) -> ModelError | None:
+        """Record a model call in *trace*, and flaws of its reply as degradations of *stage*.
+
+        Returns an error if the call failed, or if the model wrote nothing to show.
+        """
+        began = outcome.began or None
+        if not outcome.has_succeeded:
+            error = convert_to_model_error(outcome.error)
+            # A call that had begun has cost something, but nobody knows how much.
+            cost = 0.0 if error.is_free else None
+            calls = int(error.was_asked)
+            trace.record_usage(calls=calls, input_tokens=0, output_tokens=0, cost_usd=cost)
+            trace.record_stage(mode, outcome.seconds, "failed", error.reason, began=began)
+            return error
+        reply = outcome.get()
+        record_cost(trace, reply)
+        status = ("degraded", "truncated") if reply.truncated else ("ok", "")
+        trace.record_stage(mode, outcome.seconds, *status, began=began)
+        # The marker that says that there is no answer is something.
+        if reader.is_answered and not reader.text:
+            return ModelError("empty", "the language model's answer is empty")
+        if reader.invented_count:
+            self._degrade("citations", "invented", f"{reader.invented_count} removed")
+        if reply.truncated:
+            self._degrade(stage, "truncated")
+        return None
 
     def _degrade(self, stage: str, reason: str, detail: str = "") -> None:
         self._degradations.append(Degradation(stage, reason, detail))
 
-    def _record_flaws(
-        self,
-        stage: str,
-        reply: Reply,
-        reader: AnswerReader,
-        detail: str,
-    ) -> None:
-        if reader.invented_count:
-            self._degrade("citations", "invented", f"{reader.invented_count} {detail}")
-        if reply.truncated:
-            self._degrade(stage, "truncated")
-
-    def _build_prompt(
-        self,
-        task: Task,
-        data_fields: Mapping[str, Any],
-    ) -> Prompt:
+    def _build_prompt(self, task: Task, **data_fields: Any) -> Prompt:
         call = self._call
-        return task.build_prompt(
-            self._settings,
-            call.original,
-            call.history,
-            data_fields,
-        )
+        return task.build_prompt(self._settings, call.original, call.history, data_fields)
 
     def _complete(self, retrieval: Retrieval) -> Retrieval:
         """Complete the trace of *retrieval*, and return the retrieval for the answer."""
@@ -437,57 +398,26 @@ class AnswerFlow:
     def _build_answer(
         self,
         retrieval: Retrieval,
-        text: str = "",
-        citations: tuple[Citation, ...] = (),
+        content: AnswerReader | SubAnswer | None = None,
         passages: PromptPassages = _NO_PASSAGES,
         *,
-        is_answered: bool = False,
+        found: bool = False,
     ) -> Answer:
-        """Return the answer; without a *text*, one that says that there is none."""
+        """Return the answer; without a text in *content*, one that says that there is none."""
         call = self._call
-        # The model may write only the word that says that there is no answer.
-        if not text:
-            text = load_lexicon(detect_language(call.original) or "en").no_answer
         retrieval = self._complete(retrieval)
         call.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
+        text = content.text if content is not None else ""
         return Answer(
-            text=text,
-            citations=citations,
+            text=text or load_lexicon(detect_language(call.original) or "en").no_answer,
+            citations=content.citations if content is not None else (),
             matches=passages.matches,
             retrieval=retrieval,
-            found=is_answered,
+            found=found,
             sub_answers=self._sub_answers,
             status="degraded" if degradations else "full",
             degradations=degradations,
             context=passages.context,
             transformation_type=self._settings.transformation_type,
         )
-
-
-def _find_emptiness(reader: AnswerReader) -> ModelError | None:
-    """Return an error if the model wrote nothing to show, not even the marker."""
-    if reader.text or not reader.is_answered:
-        return None
-    return ModelError("empty", "the language model's answer is empty")
-
-
-def _record_model_call(
-    stage: str,
-    outcome: Outcome[Reply],
-    retrieval: Retrieval,
-) -> ModelError | None:
-    """Record a model call's cost and status in the trace of *retrieval*."""
-    trace, began = retrieval.trace, outcome.began or None
-    if outcome.has_succeeded:
-        reply = outcome.get()
-        record_cost(trace, reply)
-        status = ("degraded", "truncated") if reply.truncated else ("ok", "")
-        trace.record_stage(stage, outcome.seconds, *status, began=began)
-        return None
-    error = convert_to_model_error(outcome.error)
-    # A call that had begun has cost something, but nobody knows how much.
-    cost = 0.0 if error.is_free else None
-    trace.record_usage(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
-    trace.record_stage(stage, outcome.seconds, "failed", error.reason, began=began)
-    return error

@@ -54,6 +54,9 @@ def test_what_is_shown_is_bounded_and_the_first_passage_is_cut_if_it_alone_is_to
     (entry,) = shown.entries
     assert (entry["title"], len(entry["text"]), entry["text"][-1]) == ("Report", 94, "…")
     assert shown.matches[0].text == "a" * 500
+    # The text matters more than long labels.
+    (entry,) = select_passages([match("a" * 500, title="t" * 60)], 100).entries
+    assert "title" not in entry
 
 
 NUMBERS = st.floats() | st.integers() | st.booleans()
