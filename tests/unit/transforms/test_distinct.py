@@ -24,6 +24,7 @@ OTHERS = [
     ("how tall is K2", "how tall is everest"),
     (f"{LONG} in 2022", f"{LONG} in 2023"),
     (f"{LONG}", f"{LONG} not"),
+    (f"{LONG}", f"{LONG} early blue forms"),
     (f"{LONG} of Siemens", f"{LONG} of Bosch"),
     ("useState hook", "use state hook"),
     ("C vs C++", "C vs C#"),

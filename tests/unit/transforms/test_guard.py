@@ -83,6 +83,14 @@ def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
             assert {what.partition(":")[0] for _, what in found.notes} <= {"repaired", "dropped"}
 
 
+def test_a_text_that_lost_more_than_half_of_the_spans_is_dropped() -> None:
+    spans = [("name", "Acme"), ("name", "Bolt"), ("number", "2023"), ("number", "7")]
+    query = "revenue of Acme and Bolt in 2023 at 7"
+    half = guarded(query, spans, rewrite="revenue of Acme 2023")
+    assert half.rewrite == "revenue of Acme 2023 (Bolt, 7)"
+    assert guarded(query, spans, rewrite="revenue of Acme").is_empty
+
+
 def test_sub_queries_hold_the_spans_together() -> None:
     spans = [("name", "Acme"), ("name", "Bolt"), ("number", "2023"), ("negation", "not")]
     texts = ("revenue of Acme", "revenue of Bolt in that year did earn")
