@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.testing import ScriptedModel
-from tests.support.retrieval_world import QUERY, account, off, transforming
+from tests.support.retrieval_world import QUERY, transforming
 
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -43,21 +42,18 @@ METHODS = st.sampled_from(["anchored", "rrf", "weighted_rrf", "max"])
 
 
 def retrieved(
-    lists: list[list[Any]], reply: Any, method: str, top_k: int, *, is_async: bool = False
-) -> Any:
+    lists: list[list[Any]],
+    reply: Any,
+    method: str,
+    top_k: int,
+    query: str = QUERY,
+    history: Any = (),
+) -> qtm.Retrieval:
     """One retrieval where each text finds its own of *lists*, told apart by its length."""
-
-    def search(query: str, top_k: int = 4) -> Any:
-        return lists[len(query) % len(lists)][:top_k]
-
-    async def asearch(query: str, top_k: int = 4) -> Any:
-        return search(query, top_k)
-
     config = transforming("combined", fusion={"method": method})
     qm = qtm.QueryMiddleware(config, client=ScriptedModel(reply))
-    if is_async:
-        return asyncio.run(qm.wrap(asearch).aretrieve(QUERY, top_k=top_k))
-    return qm.wrap(search).retrieve(QUERY, top_k=top_k)
+    search = qm.wrap(lambda query, top_k=4: lists[len(query) % len(lists)][:top_k])
+    return search.retrieve(query, top_k=top_k, history=history)
 
 
 @few
@@ -79,63 +75,18 @@ def test_any_result_is_of_what_was_found_and_no_longer_than_asked_for(
     assert (retrieval.status == "degraded") == bool(retrieval.degradations)
 
 
-@settings(few, max_examples=25)
-@given(st.lists(LISTS, min_size=1, max_size=3), REPLIES, METHODS, st.integers(1, 10))
-def test_both_drivers_give_the_same_for_anything(
-    lists: list[list[Any]], reply: Any, method: str, top_k: int
-) -> None:
-    one, other = (
-        account(retrieved(lists, reply, method, top_k, is_async=way)) for way in (False, True)
-    )
-    assert repr(one) == repr(other)  # by their reprs, since NaN is not equal to itself
-
-
-@few
-@given(LISTS, st.integers(1, 10))
-def test_with_the_model_down_the_result_is_that_of_the_rules(found: list[Any], top_k: int) -> None:
-    def search(query: str, top_k: int = 4) -> Any:
-        return found[:top_k]
-
-    down = qtm.QueryMiddleware(
-        transforming("combined"), client=ScriptedModel(ModelError("unavailable"))
-    )
-    with_model = down.wrap(search).retrieve(QUERY, top_k=top_k)
-    rules = qtm.QueryMiddleware().wrap(search).retrieve(QUERY, top_k=top_k)
-    assert repr(with_model.response) == repr(rules.response)
-    assert repr(with_model.matches) == repr(rules.matches)
-    assert with_model.status == "degraded"
-
-
-@few
-@given(LISTS, st.integers(1, 10))
-def test_off_gives_what_the_function_gives(found: list[Any], top_k: int) -> None:
-    result = found[:top_k]
-    assert (
-        qtm.QueryMiddleware(off()).wrap(lambda query, top_k=4: result)(QUERY, top_k=top_k) is result
-    )
-
-
-@few
-@given(st.text())
-def test_any_text_is_answered(query: str) -> None:
-    qm = qtm.QueryMiddleware(
-        transforming("combined"), client=ScriptedModel({"rewrite": "Which illness is it?"})
-    )
-    wrapped = qm.wrap(lambda query, top_k=4: [{"id": "a", "score": 0.5, "text": query}])
-    retrieval = wrapped.retrieve(query)
-    assert retrieval.original_query == query
-    assert [match.id for match in retrieval.matches] == ["a"]
-    assert bool(query.strip()) or retrieval.degradations[0].reason == "blank"
-
-
 @few
 @given(
     st.text(),
+    st.text(),
     st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.text()), max_size=4),
 )
-def test_any_history_is_survived(reply: str, history: list[tuple[str, str]]) -> None:
-    qm = qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(reply))
-    wrapped = qm.wrap(lambda query, top_k=4: [{"id": "a", "score": 0.5, "text": "b"}])
-    assert wrapped.retrieve(QUERY, history=history).response == [
-        {"id": "a", "score": 0.5, "text": "b"}
-    ]
+def test_any_text_is_answered_after_any_history(
+    query: str, reply: str, history: list[tuple[str, str]]
+) -> None:
+    retrieval = retrieved(
+        [[{"id": "a", "score": 0.5, "text": "b"}]], reply, "anchored", 4, query, history
+    )
+    assert retrieval.original_query == query
+    assert [match.id for match in retrieval.matches] == ["a"]
+    assert bool(query.strip()) or retrieval.degradations[0].reason == "blank"

@@ -66,23 +66,22 @@ def test_a_page_of_hostile_texts_has_the_tags_of_one_of_plain_texts_and_no_other
         assert "\u202e" not in html
 
 
+def count_bars(text: str) -> list[int]:
+    rows = [line for line in text.splitlines() if line[:1] == "|"]
+    return [row.replace("\\\\", "").replace("\\|", "").count("|") for row in rows]
+
+
 def test_markdown_of_hostile_texts_has_the_lines_of_one_of_plain_texts() -> None:
     plain_texts = [f"plain words {number}" for number in range(BATCH)]
     found = told(plain_texts)
     plain = markdown(found, data(found, words=plain_texts[0]))
-    bars = [
-        line.replace("\\|", "").count("|") for line in plain.splitlines() if line.startswith("|")
-    ]
+    bars = count_bars(plain)
     for texts in BATCHES:
         found = told(texts)
         text = markdown(found, data(found, words=texts[0]))
         text.encode()
         lines = text.splitlines()
-        assert [
-            line.replace("\\\\", "").replace("\\|", "").count("|")
-            for line in lines
-            if line[:1] == "|"
-        ] == bars
+        assert count_bars(text) == bars
         assert len(lines) == len(plain.splitlines())
         assert "<" not in text.replace("&lt;", "")
         assert all("\n" not in cell for row in rows(found) for cell in row)
@@ -105,16 +104,8 @@ def test_nothing_of_them_runs_or_loads_in_a_real_browser(opened: Open) -> None:
             assert "<img src=x onerror='hacked = 2'>" in header
             assert "{{ 7 * 7 }}" in header
         assert shown.evaluate("typeof hacked") == "undefined"
-        assert (
-            shown.evaluate(
-                "document.querySelectorAll('img, iframe, a, base, object, embed, script').length"
-            )
-            == 0
-        )
-        assert (
-            shown.evaluate(
-                "[...document.querySelectorAll('*')].some(it => it.onload || it.onerror)"
-            )
-            is False
-        )
+        loads = "document.querySelectorAll('img, iframe, a, base, object, embed, script').length"
+        assert shown.evaluate(loads) == 0
+        acts = "[...document.querySelectorAll('*')].some(it => it.onload || it.onerror)"
+        assert shown.evaluate(acts) is False
         shown.close()

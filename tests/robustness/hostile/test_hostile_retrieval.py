@@ -20,6 +20,7 @@ pytestmark = pytest.mark.thorough
 WIDE = Settings().keyword_evidence.candidates
 FILTER = {"source": {"$eq": "vet.pdf"}, "$or": [{"page": 1}, {"page": {"$gt": 3}}]}
 NAMESPACE = "tenant-7"
+SCOPE: dict[str, Any] = {"namespace": NAMESPACE, "filter": FILTER}
 KINDS = ("rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined")
 PLAIN = [
     {"id": f"p{number}", "score": 1.0 - number / 10, "metadata": {"text": f"passage {number}"}}
@@ -73,9 +74,7 @@ def ask(backend: Backend, kind: str, reply: str, query: str, **options: Any) -> 
     middleware = qtm.QueryMiddleware(config(kind), client=ScriptedModel(reply))
     with middleware:
         wrapped = middleware.wrap(backend.query)
-        return wrapped.retrieve(
-            query, top_k=3, namespace=NAMESPACE, filter=FILTER, **options
-        ).response
+        return wrapped.retrieve(query, top_k=3, **SCOPE, **options).response
 
 
 def test_whatever_the_user_asks_and_said_before_the_search_is_asked_that_and_no_more() -> None:
@@ -92,25 +91,18 @@ def test_whatever_the_model_says_only_the_texts_of_variants_change() -> None:
     for number, hostile in enumerate((*SHORT, *LONG[::8])):
         kinds = replies(hostile.text)
         backend = Backend()
-        check(
-            backend,
-            query,
-            ask(backend, KINDS[number % len(KINDS)], kinds[number // 3 % len(kinds)], query),
-        )
+        reply = kinds[number // 3 % len(kinds)]
+        check(backend, query, ask(backend, KINDS[number % len(KINDS)], reply, query))
 
 
 def rows(text: str) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = [
-        {
-            "id": text,
-            "score": 0.9,
-            "metadata": {"text": text, "title": text, "source": text, text: text},
-        },
-        {"id": f"{text}!", "score": 0.8, "metadata": {"text": f"{text} vet", "page": text}},
-        {"id": "p2", "score": 0.7, "metadata": {"text": "the vet", "url": text, "context": text}},
-        {"id": "p3", "score": 0.6, "metadata": {}},
-    ]
-    return made
+    metadata: dict[str, dict[str, Any]] = {
+        text: {"text": text, "title": text, "source": text, text: text},
+        f"{text}!": {"text": f"{text} vet", "page": text},
+        "p2": {"text": "the vet", "url": text, "context": text},
+        "p3": {},
+    }
+    return [{"id": id_, "score": 0.9, "metadata": it} for id_, it in metadata.items()]
 
 
 def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_record_a_line(
@@ -130,12 +122,9 @@ def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_
         given = config(KINDS[number % len(KINDS)], log={"path": str(log)})
         with qtm.QueryMiddleware(given, client=model) as middleware:
             wrapped = middleware.wrap(backend.query)
-            given_whole = wrapped.answer(
-                "Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER
-            )
-            with wrapped.stream_answer(
-                "Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER
-            ) as stream:
+            call = {"text": "Where is the vet?", "top_k": 3, **SCOPE}
+            given_whole = wrapped.answer(**call)
+            with wrapped.stream_answer(**call) as stream:
                 said = "".join(stream)
         assert said == given_whole.text == stream.answer.text
         assert all(said[it.start : it.end] == f"[{it.number}]" for it in given_whole.citations)

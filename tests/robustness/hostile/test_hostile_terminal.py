@@ -99,19 +99,15 @@ def test_answers_passages_and_the_account_of_them_are_shown_harmlessly(
 ) -> None:
     service.text = f"{WORST} [1]"
     for more in ((), ("--json",)):
-        asked = (
+        asked = ["--type", "rewrite", "--explain", "--top-k", "9", "--filter", "{}"]
+        ended = qtm(
             "query",
             "Where is the vet?",
-            "--type",
-            "rewrite",
-            "--explain",
-            "--top-k",
-            "9",
-            "--filter",
-            "{}",
+            *asked,
             *more,
+            folder=hostile_folder,
+            QTM_LLM_BASE_URL=service.url,
         )
-        ended = qtm(*asked, folder=hostile_folder, QTM_LLM_BASE_URL=service.url)
         assert ended.code == 0, ended.err
         assert "[1]" in ended.out
         nothing_acts(ended)

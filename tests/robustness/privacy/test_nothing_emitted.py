@@ -167,117 +167,40 @@ def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(
     assert len(emitted.open) > 100
 
 
-def raising(query: str, top_k: int = 3) -> Any:
-    """A search that fails for every text but the user's own, and says which."""
-    if query != QUERY:
-        raise RuntimeError(f"no luck with {query}: {PASSAGE} {OPENAI_KEY}")
-    return search(query, top_k)
-
-
-class Strange:
-    """A response of no known shape, which prints what it holds."""
-
-    def __repr__(self) -> str:
-        return f"Strange({PASSAGE!r})"
+# --- what quotes in its failures ------------------------------------------------------------------
 
 
 def model(messages: list[dict[str, str]]) -> str:
     return '{"rewrite": "Which illness does rmarktibbles have?", "sub_queries": ["Is rmarktibbles ill?", "Is he fit?"]}'
 
 
-def failing_model(messages: list[dict[str, str]]) -> str:
-    raise RuntimeError(f"no luck with {messages} and {OPENAI_KEY}")
+def quoting(error: type[Exception], *first: str) -> Callable[..., Any]:
+    """A function that fails and quotes what it was given, and more."""
+
+    def fail(*given: Any) -> Any:
+        raise error(*first, f"no luck with {given}, {PASSAGE} and {OPENAI_KEY}")
+
+    return fail
 
 
-def failing_reranker(query: str, texts: list[str]) -> list[float]:
-    raise ValueError(f"no luck with {query} and {texts}")
+def quoting_later(error: type[Exception], *first: str) -> Callable[..., Any]:
+    fail = quoting(error, *first)
+
+    async def afail(given: Any) -> Any:
+        fail(given)
+
+    return afail
 
 
-def talking_reranker(query: str, texts: list[str]) -> Any:
-    return [query, *texts]
-
-
-STRANGE: Final[Mapping[str, Any]] = {
-    "object": Strange(),
-    "text": PASSAGE,
-    "texts": [PASSAGE, QUERY],
-    "mapping": {PASSAGE: METADATA},
-    "matches": {"matches": [{"id": 1, "score": PASSAGE, "metadata": PASSAGE}]},
-    "tuple": (PASSAGE, 1),
-    "nothing": None,
-}
-
-
-@pytest.mark.parametrize("kind", ["rewrite", "decompose"])
-def test_a_search_that_fails_for_a_variant_and_quotes_it_brings_nothing_out(kind: str) -> None:
-    with listening() as emitted:
-        found = Roads(emitted, {"transformationType": kind, "limits": PATIENT}, model).retrieved(
-            raising
-        )
-        assert found.status == "degraded"
-
-
-@pytest.mark.parametrize("strange", STRANGE)
-def test_a_response_of_no_known_shape_brings_nothing_out(strange: str) -> None:
-    with listening() as emitted:
-        roads = Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model)
-        roads.retrieved(lambda query, top_k=3: STRANGE[strange])
-        roads.answered(lambda query, top_k=3: STRANGE[strange])
-
-
-def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
-    own = RuntimeError(f"{QUERY} {PASSAGE}")
-
-    def failing(query: str, top_k: int = 3) -> Any:
-        raise own
-
-    with listening() as emitted, pytest.raises(RuntimeError) as caught:
-        Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model).retrieved(
-            failing
-        )
-    assert caught.value is own
-    assert own.args == (f"{QUERY} {PASSAGE}",)
-    assert not hasattr(own, "__notes__")
-
-
-def refusing_reranker(query: str, texts: list[str]) -> list[float]:
-    raise qtm.ModelError(OPENAI_KEY, f"no luck with {query} and {texts}")
+def failing_for_variants(fail: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda query, top_k=3: search(query, top_k) if query == QUERY else fail(query)
 
 
 class RefusingReranker:
     """A reranker of the user's own, whose errors are of our class and hold the question."""
 
     name = "refusing"
-
-    def rerank(self, query: str, texts: list[str]) -> list[float]:
-        raise qtm.ModelError("unavailable", f"no luck with {query} and {texts}")
-
-
-@pytest.mark.parametrize(
-    "fails", [failing_reranker, talking_reranker, refusing_reranker, RefusingReranker()]
-)
-def test_a_reranker_that_fails_and_quotes_brings_nothing_out(fails: Any) -> None:
-    with listening() as emitted:
-        found = Roads(emitted, {"rerank": {"enabled": True}}, model, reranker=fails).retrieved()
-        assert [it.stage for it in found.degradations] == ["rerank"]
-
-
-def test_a_model_function_that_fails_and_quotes_brings_nothing_out() -> None:
-    with listening() as emitted:
-        roads = Roads(emitted, {"transformationType": "combined", "limits": PATIENT}, failing_model)
-        assert roads.retrieved().status == "degraded"
-        roads.answered()
-        roads.transformed()
-
-
-def refusing_model(messages: list[dict[str, str]]) -> str:
-    raise qtm.ModelError(
-        f"{QUERY} {messages[-1]['content']} {OPENAI_KEY}", f"no luck with {messages}"
-    )
-
-
-async def arefusing_model(messages: list[dict[str, str]]) -> str:
-    raise qtm.ModelError("refused", f"no luck with {messages} and {OPENAI_KEY}")
+    rerank = staticmethod(quoting(qtm.ModelError, "unavailable"))
 
 
 class Refusing:
@@ -296,61 +219,102 @@ class Refusing:
         raise qtm.ModelError(prompt.query, f"no luck with {prompt.user}")
 
 
-@pytest.mark.parametrize(
-    ("client", "reason"),
-    [(refusing_model, "unavailable"), (arefusing_model, "refused"), (Refusing(), "unavailable")],
-)
-def test_a_model_whose_reason_quotes_brings_nothing_out(
-    tmp_path: Path, client: Any, reason: str
-) -> None:
+OURS: Final = (qtm.ModelError, OPENAI_KEY)
+PARTS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    # The transformation, the stage that fails, and what fails in it.
+    "no part": ("decompose", "", {}),
+    "a rewrite's search": (
+        "rewrite",
+        "search.rewrite",
+        {"fn": failing_for_variants(quoting(RuntimeError))},
+    ),
+    "a search, with our error": (
+        "decompose",
+        "search.sub_query",
+        {"fn": failing_for_variants(quoting(*OURS))},
+    ),
+    "a reranker": ("none", "rerank", {"reranker": quoting(ValueError)}),
+    "a reranker that returns texts": (
+        "none",
+        "rerank",
+        {"reranker": lambda query, texts: [query, *texts]},
+    ),
+    "a reranker, with our error": ("none", "rerank", {"reranker": RefusingReranker()}),
+    "a model": ("combined", "transform.combined", {"client": quoting(RuntimeError)}),
+    "a model, with our error": ("combined", "transform.combined", {"client": quoting(*OURS)}),
+    "an async model": (
+        "combined",
+        "transform.combined",
+        {"client": quoting_later(qtm.ModelError, "refused")},
+    ),
+    "an object as model": ("combined", "transform.combined", {"client": Refusing()}),
+    "a hook": ("rewrite", "hook", {"on_retrieval": quoting(RuntimeError)}),
+    "an async hook": ("rewrite", "hook", {"on_retrieval": quoting_later(RuntimeError)}),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_fails_and_quotes_brings_nothing_out(name: str, tmp_path: Path) -> None:
+    kind, stage, given = PARTS[name]
     path = tmp_path / "log.jsonl"
+    config = {
+        "transformationType": kind,
+        "limits": PATIENT,
+        "breaker": {"failures": 0},
+        "rerank": {"enabled": "reranker" in given},
+        "log": {"path": str(path), "texts": "none"},
+    }
+    given = {"client": model, "fn": search} | given
+    fn = given.pop("fn")
     with listening() as emitted:
-        config = {
-            "transformationType": "combined",
-            "limits": PATIENT,
-            "breaker": {"failures": 0},
-        }
-        roads = Roads(emitted, {**config, "log": {"path": str(path), "texts": "none"}}, client)
-        found = roads.retrieved()
-        assert [(it.stage, it.reason) for it in found.degradations] == [
-            ("transform.combined", reason)
-        ]
-        roads.answered()
+        roads = Roads(emitted, config, **given)
+        found = roads.retrieved(fn)
+        assert [it.stage for it in found.degradations][:1] == [stage] * bool(stage)
+        roads.answered(fn)
         roads.transformed()
         asyncio.run(roads.later())
         emitted.say("log", path.read_text())
+    assert path.read_text().count("sha256:") > 2
 
 
-def test_a_search_that_raises_an_error_of_ours_brings_nothing_out() -> None:
-    def quoting(query: str, top_k: int = 3) -> Any:
-        if query != QUERY:
-            raise qtm.ModelError("overloaded", f"no luck with {query}: {PASSAGE} {OPENAI_KEY}")
-        return search(query, top_k)
+class Strange:
+    """A response of no known shape, which prints what it holds."""
 
+    def __repr__(self) -> str:
+        return f"Strange({PASSAGE!r})"
+
+
+STRANGE: Final[Mapping[str, Any]] = {
+    "object": Strange(),
+    "text": PASSAGE,
+    "texts": [PASSAGE, QUERY],
+    "mapping": {PASSAGE: METADATA},
+    "matches": {"matches": [{"id": 1, "score": PASSAGE, "metadata": PASSAGE}]},
+    "tuple": (PASSAGE, 1),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_a_response_of_no_known_shape_brings_nothing_out(strange: str) -> None:
     with listening() as emitted:
-        found = Roads(
-            emitted, {"transformationType": "decompose", "limits": PATIENT}, model
-        ).retrieved(quoting)
-        assert found.degradations[0].detail == "ModelError"
+        roads = Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model)
+        roads.retrieved(lambda query, top_k=3: STRANGE[strange])
+        roads.answered(lambda query, top_k=3: STRANGE[strange])
 
 
-async def aquoting(retrieval: qtm.Retrieval) -> None:
-    raise RuntimeError(
-        f"no luck with {retrieval.original_query}, {retrieval.matches[0].text} and {OPENAI_KEY}"
-    )
+def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
+    own = RuntimeError(f"{QUERY} {PASSAGE}")
 
+    def failing(query: str, top_k: int = 3) -> Any:
+        raise own
 
-@pytest.mark.parametrize(
-    "hook", [lambda it: asyncio.run(aquoting(it)), aquoting], ids=["plain", "async"]
-)
-def test_a_hook_that_fails_and_quotes_brings_nothing_out(hook: Any) -> None:
-    with listening() as emitted:
-        roads = Roads(
-            emitted, {"transformationType": "rewrite", "limits": PATIENT}, model, on_retrieval=hook
-        )
-        assert [it.stage for it in roads.retrieved().degradations] == ["hook"]
-        roads.answered()
-        asyncio.run(roads.later())
+    config = {"transformationType": "rewrite", "limits": PATIENT}
+    with listening() as emitted, pytest.raises(RuntimeError) as caught:
+        Roads(emitted, config, model).retrieved(failing)
+    assert caught.value is own
+    assert own.args == (f"{QUERY} {PASSAGE}",)
+    assert not hasattr(own, "__notes__")
 
 
 def test_a_log_that_cannot_be_written_brings_nothing_out(tmp_path: Path) -> None:
@@ -359,29 +323,8 @@ def test_a_log_that_cannot_be_written_brings_nothing_out(tmp_path: Path) -> None
         assert [it.stage for it in found.degradations] == ["log"]
 
 
-@pytest.mark.parametrize("search_of", [search, raising])
-@pytest.mark.parametrize("client", [model, failing_model])
-def test_a_query_log_without_texts_holds_none(tmp_path: Path, search_of: Any, client: Any) -> None:
-    path = tmp_path / "log.jsonl"
-    config = {
-        "transformationType": "decompose",
-        "limits": PATIENT,
-        "log": {"path": str(path), "texts": "none"},
-    }
-    with listening() as emitted:
-        roads = Roads(emitted, config, client)
-        roads.retrieved(search_of)
-        roads.answered(search_of)
-        emitted.say("log", path.read_text())
-    assert path.read_text().count("sha256:") > 2
-
-
-def failing_redact(text: str) -> str:
-    raise ValueError(f"no luck with {text}")
-
-
 @pytest.mark.parametrize(
-    ("redact", "status"), [(lambda text: "[gone]", "full"), (failing_redact, "degraded")]
+    ("redact", "status"), [(lambda text: "[gone]", "full"), (quoting(ValueError), "degraded")]
 )
 def test_what_is_redacted_is_neither_in_the_log_nor_in_a_debug_record(
     tmp_path: Path, redact: Any, status: str
@@ -398,16 +341,13 @@ def test_what_is_redacted_is_neither_in_the_log_nor_in_a_debug_record(
     assert len(path.read_text().splitlines()) == 1
 
 
-def echoing_embedder(texts: list[str]) -> Any:
-    return [[text] * 3 for text in texts]
-
-
-def failing_embedder(texts: list[str]) -> Any:
-    raise RuntimeError(f"no luck with {texts}")
-
-
 @pytest.mark.parametrize(
-    "embed", [echoing_embedder, lambda texts: [["nan"]], lambda texts: [PASSAGE]]
+    "embed",
+    [
+        lambda texts: [[text] * 3 for text in texts],
+        lambda texts: [["nan"]],
+        lambda texts: [PASSAGE],
+    ],
 )
 def test_an_embedder_that_gives_texts_for_numbers_brings_nothing_out(
     tmp_path: Path, embed: Any
@@ -464,9 +404,8 @@ def test_the_own_store_brings_nothing_out(
         with roads.middleware:
             retriever = roads.tried(lambda: roads.middleware.retriever)
             emitted.show(retriever)
-            if (
-                found := roads.tried(lambda: retriever.retrieve(QUERY, history=HISTORY))
-            ) is not None:
+            found = roads.tried(lambda: retriever.retrieve(QUERY, history=HISTORY))
+            if found is not None:
                 emitted.retrieval(found)
             emitted.show(roads.tried(lambda: roads.middleware.answer(QUERY)))
         (documents / "new.md").write_text(f"New: {PASSAGE}")
@@ -502,20 +441,14 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
             monkeypatch.setenv(name, value)
         dense = PineconeStore(world.index("passages"), embedding_model="m", dimension=3)
         reranker = PineconeReranker("bge-reranker-v2-m3", client=world.client())
-        dense.write(zip([Passage("a", PASSAGE, {"author": METADATA})], [X], strict=True))
+        dense.write([(Passage("a", PASSAGE, {"author": METADATA}), X)])
         emitted.show(dense, reranker, StoreSettings(index="passages"))
-        echo = json.dumps(
-            {
-                "error": {"code": QUERY, "message": f"{PINECONE_KEY} {QUERY} {PASSAGE}"},
-                "matches": PASSAGE,
-            }
-        )
+        error = {"code": QUERY, "message": f"{PINECONE_KEY} {QUERY} {PASSAGE}"}
+        echo = json.dumps({"error": error, "matches": PASSAGE})
         world.answers("", fault, echo, content_type="application/json")
         calls: list[Callable[[], Any]] = [
             lambda: dense.search(X, 3, filter={"author": METADATA}),
-            lambda: dense.write(
-                zip([Passage("b", PASSAGE, {"author": METADATA})], [X], strict=True)
-            ),
+            lambda: dense.write([(Passage("b", PASSAGE, {"author": METADATA}), X)]),
             dense.count,
         ]
         failed = 0
@@ -532,7 +465,9 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
         assert found.status == "degraded"
 
 
-@pytest.mark.parametrize("fails", [failing_model, lambda messages: f"no: {messages} {OPENAI_KEY}"])
+@pytest.mark.parametrize(
+    "fails", [quoting(RuntimeError), lambda messages: f"no: {messages} {OPENAI_KEY}"]
+)
 def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) -> None:
     asked = make_language_model(fails, Settings())
     passages = [
@@ -555,28 +490,32 @@ def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) ->
         kept.close()
 
 
+STRAYED: Final[tuple[Config, ...]] = (
+    {"apiKey": OPENAI_KEY},
+    {"llm": {"apiKey": OPENAI_KEY}},
+    {"store": {"kind": "pinecone", "index": "i", "pineconeKey": PINECONE_KEY}},
+    {"llm": {"baseUrl": f"https://me:{OPENAI_KEY}@example.org/v1"}},
+    {"llm": {"baseUrl": f"https://example.org/v1?key={OPENAI_KEY}"}},
+    {"llm": {"baseUrl": f"https://example.org/{OPENAI_KEY}/v1"}},
+    {"llm": {"baseUrl": OPENAI_KEY}},
+    {"topK": OPENAI_KEY},
+    {"store": {"kind": "pinecone", "host": f"https://localhost?api-key={PINECONE_KEY}"}},
+    {OPENAI_KEY: 1},
+    {"transformationModel": OPENAI_KEY},
+    {"transformationType": PINECONE_KEY},
+    {"log": {"path": f"/var/log/{OPENAI_KEY}"}},
+)
+STRAYED_INTO_ENVIRONMENT: Final = (
+    {f"QTM_{OPENAI_KEY}": "1"},
+    {"QTM_OPENAI_API_KEY": OPENAI_KEY},
+    {"QTM_TOP_K": OPENAI_KEY},
+    {"QTM_LLM_BASE_URL": f"https://me:{OPENAI_KEY}@example.org/v1"},
+)
+
+
 @pytest.mark.parametrize(
     ("values", "environ"),
-    [
-        ({"apiKey": OPENAI_KEY}, {}),
-        ({"llm": {"apiKey": OPENAI_KEY}}, {}),
-        ({"store": {"kind": "pinecone", "index": "i", "pineconeKey": PINECONE_KEY}}, {}),
-        ({"llm": {"baseUrl": f"https://me:{OPENAI_KEY}@example.org/v1"}}, {}),
-        ({"llm": {"baseUrl": f"https://example.org/v1?key={OPENAI_KEY}"}}, {}),
-        ({"llm": {"baseUrl": OPENAI_KEY}}, {}),
-        ({"topK": OPENAI_KEY}, {}),
-        ({"store": {"kind": "pinecone", "host": f"https://localhost?api-key={PINECONE_KEY}"}}, {}),
-        ({OPENAI_KEY: 1}, {}),
-        ({"transformationModel": OPENAI_KEY}, {}),
-        ({"log": {"path": f"/var/log/{OPENAI_KEY}"}}, {}),
-        ({"llm": {"baseUrl": f"https://example.org/{OPENAI_KEY}/v1"}}, {}),
-        ({}, {f"QTM_{OPENAI_KEY}": "1"}),
-        ({"transformationType": PINECONE_KEY}, {}),
-        ({}, {"QTM_OPENAI_API_KEY": OPENAI_KEY}),
-        ({}, {"QTM_TOP_K": OPENAI_KEY}),
-        ({}, {"QTM_LLM_BASE_URL": f"https://me:{OPENAI_KEY}@example.org/v1"}),
-        ({}, {"QTM_LLM_BASE_URL": f"https://example.org/v1?key={OPENAI_KEY}"}),
-    ],
+    [*((it, {}) for it in STRAYED), *(({}, it) for it in STRAYED_INTO_ENVIRONMENT)],
 )
 def test_a_key_that_strayed_into_the_config_is_refused_and_not_repeated(
     values: dict[str, Any], environ: dict[str, str]

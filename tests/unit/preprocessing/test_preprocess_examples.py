@@ -39,3 +39,7 @@ def test_decomposed_letters_make_no_difference(rows: dict[str, str]) -> None:
 def test_the_language_of_a_question_is_found(language: str) -> None:
     found = {query: extract_keywords(query).language for query in BY_LANGUAGE[language]}
     assert found == dict.fromkeys(found, language)
+
+
+def test_a_turkish_capital_i_becomes_a_letter_that_a_word_search_finds() -> None:
+    assert preprocess("İstanbul nüfusu kaç?").startswith("istanbul")

@@ -219,35 +219,32 @@ def test_no_more_than_the_limit_is_done_at_once(way: Way) -> None:
     assert (len(found.variants), too_many) == (4, [])
 
 
+def test_a_plain_function_is_awaited_in_a_loop_that_is_not_asyncios_too() -> None:
+    trio = pytest.importorskip("trio")
+    wrapped = qtm.QueryMiddleware().wrap(search)
+    found = trio.run(wrapped.aretrieve, QUERY, 3)
+    assert (found.status, found.response) == ("full", wrapped(QUERY, 3))
+
+
 # --- conversations --------------------------------------------------------------------------------
 
 
 @every_way
-def test_a_follow_up_is_searched_in_its_standalone_form(way: Way) -> None:
-    searched = way.wrap(
-        config=transforming("rewrite"), script={"standalone": "Which dry food does Jaco eat?"}
-    )
-    retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
-    assert retrieval.original_query == FOLLOW_UP
-    assert kinds(retrieval) == ["original", "standalone"]
-    assert sorted(searched.texts) == sorted([FOLLOW_UP, "Which dry food does Jaco eat?"])
-    assert ids(retrieval)[0] == "food"
+def test_a_follow_up_is_searched_in_its_standalone_form_in_place_of_the_users_words(
+    way: Way,
+) -> None:
+    script = {"standalone": "Which dry food does Jaco eat?"}
+    searched = way.wrap(config=transforming("rewrite"), script=script)
+    found = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
+    assert (found.original_query, ids(found)[0]) == (FOLLOW_UP, "food")
+    assert sorted(searched.texts) == sorted([FOLLOW_UP, script["standalone"]])
+    assert [it.variant.kind for it in found.rankings] == ["standalone"]
     (prompt,) = searched.model.prompts
     assert [turn.content for turn in prompt.history] == [turn["content"] for turn in HISTORY]
-
-
-def test_the_users_words_have_no_voice_beside_their_standalone_form() -> None:
-    searched = Way("sync").wrap(
-        config=transforming("rewrite"), script={"standalone": "What does Jaco eat?"}
-    )
-    retrieval = searched.retrieve(FOLLOW_UP, history=HISTORY)
-    assert [ranking.variant.kind for ranking in retrieval.rankings] == ["standalone"]
     louder = {"fusion": {"weights": {"originalInConversation": 0.5}}}
     both = searched.retrieve(FOLLOW_UP, history=HISTORY, config=louder)
-    assert [(it.variant.kind, it.variant.weight) for it in both.rankings] == [
-        ("original", 0.5),
-        ("standalone", 1.0),
-    ]
+    voices = [(it.variant.kind, it.variant.weight) for it in both.rankings]
+    assert voices == [("original", 0.5), ("standalone", 1.0)]
 
 
 FORMS = {
@@ -369,32 +366,18 @@ def test_evidence_without_a_keyword_in_any_text_keeps_the_order_and_says_so() ->
 
 
 def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
-    given = [
-        {"id": "a", "score": 0.9, "text": "one"},
-        {"id": "b", "score": 0.8, "text": "two words"},
-    ]
-    asked: list[int] = []
-
-    def search(query: str, top_k: int = 1) -> Any:
-        asked.append(top_k)
-        return {"rows": given[:top_k]}
-
     def write(response: Any, rows: Any) -> Any:
         raise KeyError("rows")
 
     wrapped = qtm.QueryMiddleware().wrap(
-        search, read=lambda response: response["rows"], write=write
+        lambda query, top_k=1: {"rows": search(query, top_k)},
+        read=lambda response: response["rows"],
+        write=write,
     )
-    found = wrapped.retrieve("where are two words")
-    assert found.response == {"rows": given[:1]}
-    assert [(match.id, match.score, match.raw is given[0]) for match in found.matches] == [
-        ("a", 0.9, True)
-    ]
-    assert found.status == "degraded"
-    assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [
-        ("middleware", "failed", "KeyError")
-    ]
-    assert asked == [WIDE, 1]
+    found = wrapped.retrieve(QUERY)
+    assert found.response == {"rows": search(QUERY, 1)}
+    assert ids(found) == [search(QUERY, 1)[0]["id"]]
+    assert found.degradations == (qtm.Degradation("middleware", "failed", "KeyError"),)
 
 
 def fails(*_: Any, **__: Any) -> Any:
@@ -423,18 +406,3 @@ def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
     ]
     assert found.variants == (qtm.Variant("original", QUERY),)
     assert (found.status, [it.stage for it in found.degradations]) == ("degraded", ["middleware"])
-
-
-def test_what_fails_inside_after_the_caller_s_own_search_asks_the_function_no_second_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.ranking.fuse_rankings", fails)
-    asked: list[int] = []
-
-    def counted(query: str, top_k: int = 100) -> list[dict[str, Any]]:
-        asked.append(top_k)
-        return search(query, top_k)
-
-    found = qtm.QueryMiddleware().wrap(counted).retrieve(QUERY)
-    assert found.response == search(QUERY, 100)
-    assert (found.status, asked) == ("degraded", [100])

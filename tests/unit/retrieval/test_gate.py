@@ -21,7 +21,6 @@ from qtmiddleware.retrieval.gate import (
 from tests.support.retrieval_world import (
     FOLLOW_UP,
     HISTORY,
-    PASSAGES,
     QUERY,
     Searched,
     Way,
@@ -263,18 +262,6 @@ def test_scores_and_texts_decide_and_the_decision_holds_its_numbers(way: Way) ->
     signals = signals_of(way.wrap(config=AUTO))
     assert list(signals) == [*SIGNALS, "doubt", "threshold", "observed"]
     assert signals["coverage"] == 1.0
-
-
-def test_the_text_is_found_where_the_settings_say() -> None:
-    def respond(_query: str, _top_k: int) -> Any:
-        return [
-            {"id": name, "score": 0.5, "metadata": {"words": text}}
-            for name, text in PASSAGES.items()
-        ]
-
-    config: dict[str, Any] = {**AUTO, "keywordEvidence": {"fields": {"text": "words"}}}
-    assert "coverage" not in signals_of(Way("sync").wrap(respond, config=AUTO))
-    assert signals_of(Way("sync").wrap(respond, config=config))["coverage"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,7 @@ HI = (Message("user", "Hi"),)
     [
         {"role": "user", "content": "Hi"},
         {"content": "Hi"},
-        ("user", "Hi"),
         ("human", "Hi"),
-        ["user", "Hi"],
         Message("user", "Hi"),
         SimpleNamespace(role="user", content=["Hi"]),
         ("Hi", None),

@@ -66,11 +66,6 @@ def test_without_the_original_it_is_still_the_answer_where_nothing_else_is(way: 
     assert retrieval.status == "full"
 
 
-def test_a_variant_without_weight_takes_no_part() -> None:
-    retrieval = Way("sync").wrap(config=plain(weights={"subQueries": 0.0})).retrieve(QUERY)
-    assert [it.variant.kind for it in retrieval.rankings] == ["original"]
-
-
 @every_way
 def test_a_result_tells_who_found_it(way: Way) -> None:
     def respond(query: str, top_k: int) -> Any:
@@ -85,17 +80,6 @@ def test_a_result_tells_who_found_it(way: Way) -> None:
         expected: tuple[str, ...] = ("original",) if QUERY in found else ()
         expected += ("sub_query",) if set(found) & set(SUBS) else ()
         assert match.found_by == expected
-
-
-def test_the_same_id_in_two_namespaces_is_two_passages() -> None:
-    def respond(query: str, top_k: int) -> Any:
-        return {"matches": search(query, 2), "namespace": "one" if query == QUERY else "two"}
-
-    retrieval = Way("sync").wrap(respond, config=plain()).retrieve(QUERY, top_k=8)
-    assert len({(match.namespace, match.id) for match in retrieval.matches}) == len(
-        retrieval.matches
-    )
-    assert {match.namespace for match in retrieval.matches} == {"one", "two"}
 
 
 def test_without_a_top_k_as_many_come_back_as_the_longest_list_has() -> None:

@@ -45,13 +45,6 @@ def test_forms_of_a_word_have_one_stem(one: str, other: str) -> None:
     assert find_stem(one, ENGLISH.endings) == find_stem(other, ENGLISH.endings)
 
 
-@given(st.text("abcdeilnrstuy", min_size=1, max_size=14), st.sampled_from(["", *LANGUAGES]))
-def test_a_stem_is_the_beginning_of_its_word_and_never_short(word: str, language: str) -> None:
-    stem = find_stem(word, load_word_rules(language).endings)
-    assert word.startswith(stem)
-    assert len(stem) >= min(3, len(word))
-
-
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=5))
 def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[str]) -> None:
     question = parse_question(keywords, ENGLISH)
@@ -90,14 +83,6 @@ def test_words_that_stand_near_each_other_in_any_order_count_more(near: str, far
         question, find_words(question, [near + padding, far + padding, "zebra"], ENGLISH)
     )
     assert weighed[0] > weighed[1] > weighed[2] == 0.0
-
-
-def test_words_of_the_opening_count_more() -> None:
-    question, padding = parse_question("card", ENGLISH), " and so on" * 30
-    first, last, _ = sum_word_scores(
-        question, find_words(question, ["card" + padding, padding + " card", "x"], ENGLISH)
-    )
-    assert first > last
 
 
 @pytest.mark.parametrize(

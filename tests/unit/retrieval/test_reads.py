@@ -46,24 +46,6 @@ def test_the_units_of_all_searches_of_a_question_add_up(way: str) -> None:
     assert trace.read_cost_usd == pytest.approx(15 * 16 / 1e6)
 
 
-def test_an_answer_counts_the_reads_of_its_parts() -> None:
-    def reply(prompt: Any) -> Any:
-        return REPLY if prompt.mode == "decompose" else {"answer": "It heals [1].", "found": True}
-
-    config = {
-        "transformationType": "decompose",
-        "answer": {"mode": "synthesis"},
-        "fusion": {"minSuccesses": 1},
-    }
-    trace = (
-        qtm.QueryMiddleware(config, client=ScriptedModel(reply))
-        .wrap(query)
-        .answer(QUESTION)
-        .retrieval.trace
-    )
-    assert trace.read_units == 5 * trace.searches >= 15
-
-
 class Hostile:
     """A response that fails at whatever is read of its usage."""
 
