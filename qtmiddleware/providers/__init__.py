@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.runtime.spending import MOST_TOKENS
 
 
 def replace_surrogates(text: str) -> str:

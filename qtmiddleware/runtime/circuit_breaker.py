@@ -31,13 +31,17 @@ class BreakerState(StrEnum):
 
 
 class Attempt:
-    """One call that a `Breaker` allowed: the probe, or any other. The caller says how it ended."""
+    """One call that a `Breaker` allowed: the probe, or any other. The caller says how it ended.
 
-    __slots__ = ("_breaker", "is_over", "is_probe", "pauses")
+    *openings* is how often the breaker had opened when the call began.
+    """
 
-    def __init__(self, breaker: Breaker, *, is_probe: bool, pauses: int) -> None:
+    __slots__ = ("_breaker", "is_over", "is_probe", "openings")
+
+    def __init__(self, breaker: Breaker, *, is_probe: bool, openings: int) -> None:
         self._breaker = breaker
-        self.is_probe, self.pauses = is_probe, pauses
+        self.is_probe = is_probe
+        self.openings = openings
         self.is_over = False
 
     def end(self, *, has_failed: bool | None, pause_seconds: float | None = None) -> None:
@@ -57,8 +61,8 @@ class Breaker:
 
     Then a single call, the probe, tests the service. If *max_failures* is 0, the breaker never
     opens. If the service asks for a pause (Retry-After), the breaker opens for the pause, and no
-    probe follows, because the service is working. Calls that were already running when the pause
-    began, and ask for a pause too, are not counted again.
+    probe follows, because the service is working. A call that began before the breaker last opened
+    says nothing new; at most, it makes a pause longer.
 
     A breaker with a *name* logs a warning when it opens and when it closes. Thread-safe.
     """
@@ -76,7 +80,7 @@ class Breaker:
         self._max_failures, self._open_seconds = max_failures, open_seconds
         self._clock = clock
         self._failures_in_row = 0
-        self._pauses = 0
+        self._openings = 0
         # No call is allowed before this time. After a pause all calls are allowed again, but after
         # too many failures only the probe is.
         self._open_until = float("-inf")
@@ -115,7 +119,7 @@ class Breaker:
         with self._updated():
             if self.wait_seconds:
                 return None
-            attempt = Attempt(self, is_probe=self._needs_probe, pauses=self._pauses)
+            attempt = Attempt(self, is_probe=self._needs_probe, openings=self._openings)
             if attempt.is_probe:
                 self._probe = attempt
             return attempt
@@ -151,23 +155,18 @@ class Breaker:
         if attempt.is_over:
             return
         attempt.is_over = True
-        now, max_failures = self._clock(), self._max_failures
-        has_pause = max_failures > 0 and pause > 0
-        # Another call that began before the same pause has already counted as the failure.
-        is_counted = has_pause and attempt.pauses != self._pauses
-        if has_pause:
-            self._pauses += now >= self._open_until
-            self._open_until = max(self._open_until, now + pause)
         if attempt is self._probe:
             self._probe = None
-        elif self._needs_probe or is_counted:
-            # The call began before the breaker opened, so its result is not news.
-            return
-        if has_failed:
-            self._failures_in_row += 1
-            is_last = attempt.is_probe or self._failures_in_row >= max_failures
-            if is_last and max_failures:
-                self._needs_probe = True
-                self._open_until = max(self._open_until, now + self._open_seconds)
-        elif has_failed is False:
+        is_news = attempt.openings == self._openings
+        if is_news and has_failed is False:
             self._failures_in_row, self._needs_probe = 0, False
+        if not has_failed or not self._max_failures:
+            return
+        if is_news:
+            self._failures_in_row += 1
+            if attempt.is_probe or self._failures_in_row >= self._max_failures:
+                self._needs_probe = True
+                pause = max(self._open_seconds, pause)
+        if pause > 0:
+            self._openings += is_news
+            self._open_until = max(self._open_until, self._clock() + pause)

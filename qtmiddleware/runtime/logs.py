@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from contextlib import suppress
 from time import monotonic
 from types import MappingProxyType
@@ -86,7 +86,7 @@ class LogSampler:
         self,
         logger: SafeLogger,
         event_name: str,
-        reasons: Iterable[str],
+        reasons: Collection[str],
         *,
         message: str = "",
         details: Mapping[str, str] = MappingProxyType({}),
@@ -95,41 +95,30 @@ class LogSampler:
         **values: Any,
     ) -> None:
         """Log an event with those reasons that were not logged recently."""
-        # Most retrievals are not degraded. They do not wait for the lock.
-        if not reasons and not self._skipped:
-            return
-        self.flush(logger, min_age_seconds=SAMPLE_SECONDS)
-        texts: dict[str, str] = {}
-        with self._lock:
-            for reason in dict.fromkeys(reasons):
-                since, skipped = self._skipped.get((event_name, reason), (self._clock(), -1))
-                self._skipped[event_name, reason] = since, skipped + 1
-                if skipped < 0:
-                    # A record is one line, but an error's message may have several.
-                    detail = " ".join(details.get(reason, "").split())
-                    texts[reason] = f"{reason} ({detail})" if detail else reason
-        if texts:
-            values |= {"event": event_name.replace(" ", "_"), "counts": dict.fromkeys(texts, 1)}
-            text, stacklevel = "; ".join(texts.values()), stacklevel + 1
-            logger.log(
-                level, "%s: %s", message or event_name, text, stacklevel=stacklevel, **values
-            )
-
-    def flush(self, logger: SafeLogger, *, min_age_seconds: float = 0.0) -> None:
-        """Log how many records were skipped for each event and reason, and forget these reasons."""
-        with self._lock:
-            now = self._clock()
-            ended = {
-                key: (now - since, skipped)
-                for key, (since, skipped) in self._skipped.items()
-                if now - since >= min_age_seconds
-            }
-            for key in ended:
-                del self._skipped[key]
-        # Logged without the lock, because a handler may be slow or may log something itself.
-        for (event_name, reason), (seconds, skipped) in ended.items():
+        texts: list[str] = []
+        counts: dict[str, int] = {}
+        for reason in dict.fromkeys(reasons):
+            with self._lock:
+                now, key = self._clock(), (event_name, reason)
+                since, skipped = self._skipped.get(key, (float("-inf"), 0))
+                is_recent = now - since < SAMPLE_SECONDS
+                self._skipped[key] = (since, skipped + 1) if is_recent else (now, 0)
+            if is_recent:
+                continue
+            counts[reason] = skipped + 1
+            # A record is one line, but an error's message may have several.
+            notes = [" ".join(details.get(reason, "").split())]
             if skipped:
-                times = "1 more time" if skipped == 1 else f"{skipped} more times"
-                line = f"{event_name} {times} in the last {seconds:.0f} s: {reason}"
-                event = event_name.replace(" ", "_")
-                logger.warning("%s", line, event=event, counts={reason: skipped})
+                notes.append(f"{skipped} more since the record before")
+            note = "; ".join(filter(None, notes))
+            texts.append(f"{reason} ({note})" if note else reason)
+        if texts:
+            values |= {"event": event_name.replace(" ", "_"), "counts": counts}
+            logger.log(
+                level,
+                "%s: %s",
+                message or event_name,
+                "; ".join(texts),
+                stacklevel=stacklevel + 1,
+                **values,
+            )

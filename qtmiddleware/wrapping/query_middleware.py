@@ -469,7 +469,6 @@ class QueryMiddleware(CopiedAsItself):
 
     def _close_all_but_clients(self) -> None:
         self._is_closed = True
-        self.engine.sampler.flush(logger)
         # Closing may take long. Other threads can already open the store again.
         with self._opening:
             opened = self._opened

@@ -32,7 +32,7 @@ from qtmiddleware.config.keys import (
     unwrap,
 )
 from qtmiddleware.config.settings import Mark, OwnTransform, Range, Settings
-from qtmiddleware.providers.llms.ladder import build_request
+from qtmiddleware.providers.llms.openai_requests import build_request
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -17,9 +16,14 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import openai_client, replace_surrogates
 from qtmiddleware.providers.errors import convert_client_error, require_seconds_left
 from qtmiddleware.providers.llms import replies
-from qtmiddleware.providers.llms.ladder import LEARNED, LONGEST_WAIT, Attempts, build_request
+from qtmiddleware.providers.llms.openai_requests import (
+    LEARNED,
+    LONGEST_WAIT,
+    build_request,
+    send_request,
+)
 from qtmiddleware.providers.llms.prices import Prices, find_prices
-from qtmiddleware.providers.openai_client import Clients, is_async_client, read_host
+from qtmiddleware.providers.openai_client import Clients, read_host
 from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.runtime.io import drive
@@ -106,21 +110,15 @@ class OpenAIModel:
 
     # Over a blocking client, nothing that the next methods await ever suspends.
 
-    async def _complete(
-        self,
-        client: tuple[Any, int],
-        prompt: Prompt,
-        deadline: Deadline,
-    ) -> Reply:
-        attempts = self._begin(client, prompt, deadline)
-        return self._finish(replies.read_completion(await _send(attempts)), attempts)
+    async def _complete(self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline) -> Reply:
+        answer, count = await self._send(client, prompt, deadline)
+        return self._count_cost(replies.read_completion(answer), count)
 
     async def _stream(
         self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[Piece, None]:
-        attempts = self._begin(client, prompt, deadline, streams=True)
         reader = _StreamReader()
-        answer = await _send(attempts)
+        answer, count = await self._send(client, prompt, deadline, streams=True)
         try:
             async with aclosing(_read_chunks(answer, deadline)) as chunks:
                 async for chunk in chunks:
@@ -128,43 +126,39 @@ class OpenAIModel:
                     if text := reader.read(chunk):
                         yield text
                     if reader.end and not had_end and reader.text.strip():
-                        yield self._finish(reader.make_reply(), attempts)
+                        yield self._count_cost(reader.make_reply(), count)
         except Exception as error:
             # If the text had ended before the error, at most the cost is missing.
             if not reader.end:
-                raise convert_client_error(error, attempts.service) from None
+                raise convert_client_error(error, self._service) from None
         finally:
             if hasattr(answer, "close") and inspect.isawaitable(closing := answer.close()):
                 await closing
-        yield self._finish(reader.make_reply(), attempts)
+        yield self._count_cost(reader.make_reply(), count)
 
-    def _begin(
-        self,
-        client: tuple[Any, int],
-        prompt: Prompt,
-        deadline: Deadline,
-        *,
-        streams: bool = False,
-    ) -> Attempts:
+    async def _send(
+        self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline, *, streams: bool = False
+    ) -> tuple[Any, int]:
         address = self._clients.address
         # A client that does not show its address may call any service.
         known = LEARNED.setdefault((address, self.name), {}) if address else self._levels
-        host = read_host(address)
         build = partial(
             build_request,
             self.name,
             self._options,
             prompt,
-            host=host,
+            host=read_host(address),
             streams=streams,
         )
-        return Attempts(*client, build, known, f"{self.name} at {host}", deadline)
+        return await send_request(*client, build, known, self._service, deadline)
 
-    def _finish(self, reply: Reply, attempts: Attempts) -> Reply:
-        """Return *reply* with the requests and the cost, and remember what was accepted."""
-        attempts.remember_levels()
+    @property
+    def _service(self) -> str:
+        return f"{self.name} at {read_host(self._clients.address)}"
+
+    def _count_cost(self, reply: Reply, request_count: int) -> Reply:
         usd = self.prices.compute_cost(reply.input_tokens, reply.output_tokens)
-        return replace(reply, calls=attempts.count, cost_usd=usd)
+        return replace(reply, calls=request_count, cost_usd=usd)
 
     def warm_up(self) -> None:
         """Load the modules, the prices and the client that the first request needs."""
@@ -182,23 +176,6 @@ class OpenAIModel:
     async def aclose(self) -> None:
         """Like `close`, but wait until the running event loop's client is closed."""
         await self._clients.aclose()
-
-
-async def _send(attempts: Attempts) -> Any:
-    """Send requests until the service accepts one, and return its answer."""
-    while True:
-        try:
-            answer = attempts.client.chat.completions.create(**attempts.build_next())
-            if not inspect.isawaitable(answer):
-                return answer
-            async with asyncio.timeout(attempts.seconds):
-                return await answer
-        except Exception as error:
-            pause = attempts.choose_pause(error)
-        if is_async_client(attempts.client):
-            await asyncio.sleep(pause)
-        else:
-            time.sleep(pause)
 
 
 async def _read_chunks(answer: Any, deadline: Deadline) -> AsyncGenerator[Any, None]:

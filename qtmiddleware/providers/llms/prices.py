@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from qtmiddleware.runtime.budget import MOST_TOKENS
+from qtmiddleware.runtime.spending import MOST_TOKENS
 
 _MILLION: Final = 1_000_000
 

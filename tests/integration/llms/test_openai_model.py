@@ -202,7 +202,7 @@ def test_a_connection_that_breaks_or_hangs_has_its_reason(
 def test_a_host_that_does_not_answer_is_told_apart_from_a_slow_model(
     ask, prompt, wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtmiddleware.providers.llms.ladder._LONGEST_CONNECT", 0.2)
+    monkeypatch.setattr("qtmiddleware.providers.llms.openai_requests._LONGEST_CONNECT", 0.2)
     error = fault(ask, at(wire(fall_silent).url("https")), prompt, 600)
     assert error.reason == "timeout"
     assert "cannot be reached; check llm.baseUrl and the network" in str(error)

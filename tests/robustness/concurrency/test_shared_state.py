@@ -15,9 +15,9 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
-from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.cache import TTLCache
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
+from qtmiddleware.runtime.spending import Meter
 from tests.support.clock import Clock
 from tests.support.concurrency_world import REWRITE, config, found
 

@@ -10,8 +10,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.providers.llms import governed
-from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import BreakerState
+from qtmiddleware.runtime.spending import Meter
 from qtmiddleware.testing import ScriptedModel
 from tests.support.fault_world import QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer

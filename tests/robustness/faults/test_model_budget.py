@@ -10,7 +10,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.providers.llms import governed
-from qtmiddleware.runtime.budget import Meter
+from qtmiddleware.runtime.spending import Meter
 from tests.support.completions import completion
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer

@@ -6,7 +6,7 @@ import pytest
 
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.budget import Meter
+from qtmiddleware.runtime.spending import Meter
 from tests.support.clock import Clock
 
 FREE = BudgetSettings()

@@ -12,8 +12,8 @@ from qtmiddleware.config.settings import BudgetSettings, LimitSettings, LlmSetti
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.governed import GovernedModel
-from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.spending import Meter
 from qtmiddleware.types import Deadline
 from tests.support.clock import Clock
 

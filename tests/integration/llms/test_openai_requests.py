@@ -9,8 +9,8 @@ import pytest
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.llms.ladder import THINKING_TOKENS, build_request
 from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.llms.openai_requests import THINKING_TOKENS, build_request
 from tests.support.model_server import ModelServer, Said, as_json
 
 

@@ -1,4 +1,4 @@
-"""Build the request for a prompt, and a simpler request if the service rejects an option.
+"""Send the request for a prompt, and a simpler request if the service rejects an option.
 
 The first request asks for the best that a service may offer. If the service rejects an option, the
 next request takes the next level of this option. The process remembers the levels per address and
@@ -7,10 +7,12 @@ model, so that each service rejects an option only once.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import random
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ from qtmiddleware.providers.errors import (
     read_status,
     require_seconds_left,
 )
-from qtmiddleware.providers.openai_client import is_plain_client
+from qtmiddleware.providers.openai_client import is_async_client, is_plain_client
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -111,89 +113,86 @@ def build_request(
     return {key: value for key, value in request.items() if value is not None}
 
 
-@dataclass(slots=True)
-class Attempts:
-    """The requests for one prompt.
+async def send_request(
+    client: Any,
+    retries: int,
+    build: Callable[..., dict[str, Any]],
+    known: dict[str, int],
+    service: str,
+    deadline: Deadline,
+) -> tuple[Any, int]:
+    """Send the request of *build*, and simpler ones until *service* accepts one.
 
-    Send `build_next`. If this fails, wait for the seconds that `choose_pause` returns, and try
-    again.
-
-    Attributes:
-        known: The levels that the service is known to accept; new knowledge is added.
-        count: The number of requests.
-        seconds: The maximum time of the last request in seconds.
+    Returns the answer and the number of requests. *known* holds the levels that the service is
+    known to accept; new knowledge is added. Outages are retried up to *retries* times. Over a
+    blocking *client*, nothing that is awaited ever suspends. Raises `ModelError`.
     """
+    levels = dict(known)
+    request_count = simpler_count = retry_count = 0
+    while True:
+        seconds, timeout = _choose_timeout(client, deadline)
+        request = build(levels=levels)
+        request_count += 1
+        try:
+            answer = client.chat.completions.create(**request, timeout=timeout)
+            if inspect.isawaitable(answer):
+                async with asyncio.timeout(seconds):
+                    answer = await answer
+        except Exception as error:
+            option, is_certain = find_rejected_option(error, request)
+            simpler = {**levels, option: levels.get(option, 0) + 1}
+            pause: float | None = None
+            if option and build(levels=simpler) != request:
+                levels = simpler
+                # A guess is remembered only after the service has accepted the simpler request.
+                if is_certain:
+                    _remember_levels(known, levels)
+                simpler_count += 1
+                if simpler_count <= _MOST_STEPS:
+                    model = request["model"]
+                    message = "%s rejected %s; retrying without it"
+                    _log.info(message, model, option, event="asked_with_less", model=model)
+                    continue
+            elif retry_count < retries and _can_be_repeated(error):
+                pause = _choose_pause(error, retry_count)
+            if pause is None or pause >= deadline.remaining():
+                raise convert_client_error(error, service) from None
+        else:
+            _remember_levels(known, levels)
+            return answer, request_count
+        retry_count += 1
+        if is_async_client(client):
+            await asyncio.sleep(pause)
+        else:
+            time.sleep(pause)
 
-    client: Any
-    retries: int
-    build: Callable[..., dict[str, Any]]
-    known: dict[str, int]
-    service: str
-    deadline: Deadline
-    count: int = 0
-    seconds: float = 0.0
-    _levels: dict[str, int] = field(default_factory=dict)
-    _sent: dict[str, Any] = field(default_factory=dict)
-    _step_count: int = 0
-    _retry_count: int = 0
 
-    def build_next(self) -> dict[str, Any]:
-        """Return the arguments of the next request; raise `ModelError` if no time is left."""
-        timeout = getattr(self.client, "timeout", None)
-        own_seconds = getattr(timeout, "read", timeout)
-        limits = [require_seconds_left(self.deadline), LONGEST_WAIT, own_seconds]
-        self.seconds = min(it for it in limits if isinstance(it, int | float))
-        timeout = self.seconds
-        if is_plain_client(self.client):
-            import openai
+def _choose_timeout(client: Any, deadline: Deadline) -> tuple[float, Any]:
+    """Return the maximum time of a request in seconds, and the *client*'s option for it."""
+    own = getattr(client, "timeout", None)
+    limits = [require_seconds_left(deadline), LONGEST_WAIT, getattr(own, "read", own)]
+    seconds: float = min(limit for limit in limits if isinstance(limit, int | float))
+    if not is_plain_client(client):
+        return seconds, seconds
+    import openai
 
-            # A model may be slow, but its host accepts connections quickly. Connecting times out
-            # sooner than the request, because a TLS handshake is cleaned up then, but not if it is
-            # cancelled.
-            connect = min(0.9 * self.seconds, _LONGEST_CONNECT)
-            timeout = openai.Timeout(self.seconds, connect=connect)
-        if not self.count:
-            self._levels = dict(self.known)
-        self.count += 1
-        self._sent = self.build(levels=self._levels)
-        return {**self._sent, "timeout": timeout}
+    # A model may be slow, but its host accepts connections quickly. Connecting times out sooner
+    # than the request, because a TLS handshake is cleaned up then, but not if it is cancelled.
+    connect = min(0.9 * seconds, _LONGEST_CONNECT)
+    return seconds, openai.Timeout(seconds, connect=connect)
 
-    def choose_pause(self, error: Exception) -> float:
-        """Return the seconds to wait before the next request."""
-        option, is_certain = find_rejected_option(error, self._sent)
-        if option and self._lower_option(option):
-            # A guess is remembered only after the service has accepted the simpler request.
-            if is_certain:
-                self.remember_levels()
-            self._step_count += 1
-            if self._step_count <= _MOST_STEPS:
-                return 0.0
-        elif self._retry_count < self.retries and _can_be_repeated(error):
-            pause = read_retry_after(error)
-            if pause is None:
-                # Random, so that callers that failed together do not retry at the same moment.
-                longest = min(_FIRST_PAUSE * 2**self._retry_count, _LONGEST_PAUSE)
-                pause = longest * random.uniform(0.75, 1)
-            if pause < self.deadline.remaining():
-                self._retry_count += 1
-                return pause
-        raise convert_client_error(error, self.service) from None
 
-    def remember_levels(self) -> None:
-        """Remember the levels of the last request for later prompts."""
-        for option, level in self._levels.items():
-            self.known[option] = max(level, self.known.get(option, 0))
+def _choose_pause(error: Exception, retry_count: int) -> float:
+    pause = read_retry_after(error)
+    if pause is None:
+        # Random, so that callers that failed together do not retry at the same moment.
+        pause = min(_FIRST_PAUSE * 2**retry_count, _LONGEST_PAUSE) * random.uniform(0.75, 1)
+    return pause
 
-    def _lower_option(self, option: str) -> bool:
-        """Choose the next level of *option*. Return ``False`` if this changes no request."""
-        levels = {**self._levels, option: self._levels.get(option, 0) + 1}
-        if self.build(levels=levels) == self._sent:
-            return False
-        self._levels = levels
-        model = self._sent["model"]
-        message = "%s rejected %s; retrying without it"
-        _log.info(message, model, option, event="asked_with_less", model=model)
-        return True
+
+def _remember_levels(known: dict[str, int], levels: Mapping[str, int]) -> None:
+    for option, level in levels.items():
+        known[option] = max(level, known.get(option, 0))
 
 
 def find_rejected_option(error: Exception, request: Mapping[str, Any]) -> tuple[str, bool]:
