@@ -6,9 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from json import JSONDecodeError
-from time import time
 from traceback import format_tb
 from typing import Any, Final
 
@@ -140,18 +138,13 @@ def read_body_field(error: Exception, field_name: str) -> str:
 
 
 def read_retry_after(error: Exception) -> float | None:
-    """Return the seconds in the ``Retry-After`` header, a number or a date (RFC 9110, 10.2.3)."""
+    """Return the seconds in the header ``Retry-After``; ``None`` if there is no such number."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with suppress(ValueError):
             seconds = float(str(headers.get(name)).encode("ascii")) * unit
             if 0 <= seconds < float("inf"):
                 return seconds
-    with suppress(ValueError, OverflowError):
-        return max(
-            0.0,
-            parsedate_to_datetime(str(headers.get("retry-after"))).timestamp() - time(),
-        )
     return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply
@@ -23,32 +23,27 @@ logger: Final = get_logger("qtmiddleware")
 _ids: Final = count(1)
 
 
-class _GuardedObserver:
-    """Calls an observer and catches its exceptions, so that they never fail a query.
+def _guard_observer(observer: Observer) -> Callable[[Operation], None]:
+    """Return a function that notifies *observer*, logs its first exception and drops the others."""
+    if not isinstance(observer, Observer):
+        raise ConfigError(
+            f"an observer must have on_start and on_end; {type(observer).__name__} lacks them"
+        )
+    failed: list[bool] = []
 
-    The first exception is logged.
-    """
-
-    def __init__(self, observer: Observer) -> None:
-        if not isinstance(observer, Observer):
-            raise ConfigError(
-                f"an observer must have on_start and on_end; {type(observer).__name__} lacks them"
-            )
-        self._observer = observer
-        self._has_failed = False
-
-    def notify(self, operation: Operation) -> None:
-        observer = self._observer
+    def notify(operation: Operation) -> None:
         report = observer.on_start if operation.outcome == "running" else observer.on_end
         try:
             report(operation)
         except Exception as error:
-            if not self._has_failed:
-                self._has_failed = True
+            if not failed:
+                failed.append(True)
                 names = {"observer": type(observer).__name__, "error": type(error).__name__}
                 event: dict[str, Any] = {"event": "observer_failed", **names}
                 logger.warning("the observer %s failed: %s", *names.values(), **event)
                 logger.debug("%s", format_error(error), **event)
+
+    return notify
 
 
 class Observation:
@@ -60,7 +55,9 @@ class Observation:
     __slots__ = ("_began", "_observers", "_result", "_running", "operation")
 
     def __init__(
-        self, observers: tuple[_GuardedObserver, ...] = (), operation: Operation | None = None
+        self,
+        observers: tuple[Callable[[Operation], None], ...] = (),
+        operation: Operation | None = None,
     ) -> None:
         self.operation = operation
         self._observers = observers
@@ -92,9 +89,23 @@ class Observation:
             self._result = result
         return result
 
-    def end(self, outcome: Ending) -> None:
+    def end(self, outcome: Ending | Literal["ok"], reason: str = "", result: Any = None) -> None:
         """Report that the operation ended with *outcome*, unless it has already ended."""
-        self._end_operation(outcome=outcome)
+        # Two threads may end an operation: one performs it, the other stops waiting for it.
+        try:
+            running = self._running.pop()
+        except IndexError:
+            return
+        ended = replace(
+            running,
+            outcome=outcome,
+            reason=reason,
+            result=result,
+            seconds=perf_counter() - self._began,
+            counts={**running.counts, **_collect_counts(result)},
+        )
+        for notify in self._observers:
+            notify(ended)
 
     def __enter__(self) -> Observation:
         if self.operation is not None and not self._running:
@@ -102,45 +113,26 @@ class Observation:
             self._began = perf_counter()
             self._running.append(self.operation)
             on_abandon(self.end)
-            for observer in self._observers:
-                observer.notify(self.operation)
+            for notify in self._observers:
+                notify(self.operation)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not self._running:
             return
         # A user's own model may raise `ModelError` with any reason.
         is_known = isinstance(error, ModelError) and error.reason in REASONS
         reason = error.reason if is_known else type(error).__name__  # type: ignore[union-attr]
         if error is None:
-            self._end_operation(outcome="ok", result=self._result)
+            self.end("ok", result=self._result)
         # asyncio's `CancelledError`, `KeyboardInterrupt`, and the `GeneratorExit` of a closed flow
         # or stream are not subclasses of `Exception`.
         elif reason == "cancelled" or not isinstance(error, Exception):
-            self._end_operation(outcome="cancelled")
+            self.end("cancelled")
         elif reason == "timeout" or isinstance(error, TimeoutError):
-            self._end_operation(outcome="late")
+            self.end("late")
         else:
-            self._end_operation(outcome="failed", reason=reason)
-
-    def _end_operation(self, **ending: Any) -> None:
-        # Two threads may end an operation: one performs it, the other stops waiting for it. The
-        # second one finds nothing to pop.
-        try:
-            running = self._running.pop()
-        except IndexError:
-            return
-        counts = {**running.counts, **_collect_counts(ending.get("result"))}
-        ended = replace(
-            running,
-            seconds=perf_counter() - self._began,
-            counts=counts,
-            **ending,
-        )
-        for observer in self._observers:
-            observer.notify(ended)
+            self.end("failed", reason)
 
 
 NOT_OBSERVED: Final = Observation()
@@ -148,7 +140,7 @@ NOT_OBSERVED: Final = Observation()
 
 def make_root_observation(observers: Sequence[Observer]) -> Observation:
     """Return the observation that is the parent of all top-level operations."""
-    return Observation(tuple(map(_GuardedObserver, observers))) if observers else NOT_OBSERVED
+    return Observation(tuple(map(_guard_observer, observers))) if observers else NOT_OBSERVED
 
 
 def describe_model(model: Any) -> dict[str, Any]:
