@@ -181,9 +181,8 @@ class Clients:
 
     def get_sync_client(self) -> tuple[Any, int]:
         """Return the client for a synchronous call, and how often to retry."""
-        if self._sync is not None:
-            return _take_over_retries(self._sync)
-        return self._made.get(partial(self._make_client, is_async=False)), 0
+        make = partial(self._make_client, is_async=False)
+        return _take_over_retries(self._sync or self._made.get(make))
 
     async def get_async_client(self) -> tuple[Any, int]:
         """Return the client for a call in the running event loop, and how often to retry.

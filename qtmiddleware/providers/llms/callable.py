@@ -44,18 +44,16 @@ class CallableModel:
         self._options = options or LlmSettings()
         # The model's name is part of every cache key.
         name: Any = getattr(fn, "model_name", None) or getattr(fn, "model", None)
-        self._call: Call | None
         self._acall: Call
         if (methods := _find_chat_methods(fn)) is not None:
             self._call, self._acall = methods
         else:
-            call, takes_model = _bind_prompt(fn, model)
+            self._call, takes_model = _bind_prompt(fn, model)
             name = model if takes_model else getattr(fn, "keywords", {}).get("model")
-            self._call, self._acall = None, call
+            self._acall = self._call
             if not is_async(fn):
                 # It may return an awaitable, which must be awaited in the caller's loop.
-                self._call = call
-                self._acall = lambda prompt: run_in_thread(partial(call, prompt))
+                self._acall = lambda prompt: run_in_thread(partial(self._call, prompt))
         self.name: str = name if isinstance(name, str) and name else self._label
         """The name of the called model; the function's name if the model's name is unknown."""
 
@@ -64,8 +62,6 @@ class CallableModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        if self._call is None:
-            return run_in_background_loop(self.acomplete(prompt, deadline))
         require_seconds_left(deadline)
         try:
             answer = self._call(prompt)

@@ -18,7 +18,7 @@ from qtmiddleware.errors import (
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
 from qtmiddleware.providers.llms.prices import Prices
-from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Breaker
+from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.io import on_abandon
 from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.runtime.spending import METER, MOST_TOKENS, Meter, Reservation
@@ -97,12 +97,8 @@ class GovernedModel:
 
     def find_blocking_error(self) -> ModelError | None:
         """Return the error ``circuit_open`` or ``over_budget`` that a call would raise now."""
-        rest = self.breaker.wait_seconds
-        status = "being tested with one call"
-        if rest > PROBE_WAIT_SECONDS:
-            status = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
-        if rest > 0:
-            message = f"{self.name} failed and is {status}"
+        if (rest := self.breaker.wait_seconds) > 0:
+            message = f"{self.name} failed and is not called for {ceil(rest)} s"
             return ModelError("circuit_open", message, retry_after=rest)
         return self.meter.find_exceeded_limit(self._budget)
 
@@ -194,7 +190,11 @@ class GovernedModel:
         try:
             yield record
         except Exception as error:
-            failure = self._convert_error(error)
+            failure: Any = error
+            is_known = isinstance(error, ModelError) and error.reason in REASONS
+            if not is_known or not is_raised_by_package(error):
+                # The message of a user's own model may quote the prompt, so it is replaced.
+                failure = convert_function_error(error, self.name, self.inner)
             # The request cost nothing, so the reserved amount is released.
             if failure.is_free and not has_output:
                 reservation.record_actual_cost(0, 0.0)
@@ -208,16 +208,6 @@ class GovernedModel:
             attempt.end(has_failed=None)
             raise
         attempt.end(has_failed=False)
-
-    def _convert_error(self, error: Exception) -> ModelError:
-        # The message of a user's own model may quote the prompt, so it is replaced.
-        if (
-            isinstance(error, ModelError)
-            and error.reason in REASONS
-            and is_raised_by_package(error)
-        ):
-            return error
-        return convert_function_error(error, self.name, self.inner)
 
     def _reserve_cost(self, prompt: Prompt) -> Reservation:
         # A token is about four characters of English, or one of Chinese, which takes three bytes.
