@@ -15,12 +15,9 @@ from unittest.mock import MagicMock
 
 import openai
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Response
 
-from qtmiddleware.config.settings import LlmSettings, Settings
+from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.types import Deadline
@@ -73,16 +70,6 @@ def test_a_client_s_own_retries_are_made(
         ask(OpenAIModel("m", client=clients), prompt)
     assert (caught.value.reason, len(server.bodies)) == ("unavailable", requests)
     assert [client.max_retries for client in clients] == [max_retries] * 2
-
-
-def test_a_pause_beyond_the_deadline_is_told_at_once_and_not_waited_for(
-    ask, prompt, server: ModelServer
-) -> None:
-    server.reply = Response("", status=429, headers={"Retry-After": "7"})
-    with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", client=pair(server.url)), prompt, 5.0)
-    assert (caught.value.reason, caught.value.retry_after) == ("rate_limited", 7)
-    assert len(server.bodies) == 1
 
 
 @pytest.mark.parametrize("timeout", [0.2, openai.Timeout(0.2)])
@@ -139,21 +126,6 @@ def test_a_double_in_place_of_a_client_is_called_plainly(prompt) -> None:
 
 
 # --- Azure ----------------------------------------------------------------------------------------
-
-
-def azure(httpserver: HTTPServer, **options: Any) -> Any:
-    account = {"azure_endpoint": httpserver.url_for(""), "api_version": "2024-10-21", **options}
-    clients = openai.AzureOpenAI(**account), openai.AsyncAzureOpenAI(**account)
-    return make_language_model(clients, Settings(transformation_model="our-luna"))
-
-
-def test_a_deployment_of_azure_is_asked_by_its_path_with_version_and_key(
-    ask, prompt, httpserver: HTTPServer
-) -> None:
-    service = ModelServer(httpserver, TEXT, path="/openai/deployments/our-luna")
-    assert ask(azure(httpserver, api_key="azure-key"), prompt).text == TEXT
-    assert service.headers[0]["api-key"] == "azure-key"
-    assert httpserver.log[0][0].query_string == b"api-version=2024-10-21"
 
 
 # --- loops, threads, processes --------------------------------------------------------------------

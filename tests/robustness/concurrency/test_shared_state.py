@@ -15,7 +15,6 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
-from qtmiddleware.runtime.cache import TTLCache
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
 from qtmiddleware.runtime.spending import Meter
 from tests.support.clock import Clock
@@ -185,22 +184,3 @@ def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() 
 
 
 # --- cache ----------------------------------------------------------------------------------------
-
-
-def test_a_cache_counts_every_look_and_holds_no_more_than_it_may() -> None:
-    cache: TTLCache[int] = TTLCache(50, 60.0)
-
-    def look(thread: int) -> int:
-        drawn, hits = Random(thread), 0
-        for _ in range(ROUNDS):
-            key = drawn.randrange(100)
-            value = cache.get(key)
-            assert value in (None, key)
-            hits += value is not None
-            cache.put(key, key)
-            assert len(cache) <= 51
-        return hits
-
-    hits = sum(run_storm(look))
-    assert (cache.hits, cache.misses) == (hits, THREADS * ROUNDS - hits)
-    assert len(cache) <= 50

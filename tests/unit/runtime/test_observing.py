@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import qtmiddleware as qtm
 from qtmiddleware.testing import RecordingObserver, ScriptedModel
 from qtmiddleware.types import Operation
 from tests.support.retrieval_world import QUERY, REPLIES, scripted, search
-from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
+from tests.support.waiting import PATIENCE, wait_until, with_enough_time
 
 REWRITE = {"transformationType": "rewrite"}
 
@@ -81,30 +80,6 @@ async def test_a_retrieval_is_told_with_everything_it_is_made_of(fn: Any) -> Non
     assert (whole.content, heard["search original"].content) == (QUERY, question)
 
 
-async def test_embedding_is_part_of_the_original_search_and_one_batch_for_the_variants() -> None:
-    def nearest(vector: list[float], top_k: int = 4) -> Any:
-        return search(QUERY, top_k)
-
-    wrapped, observer = observed(nearest, embed=lambda texts: [[0.0, 1.0]] * len(texts))
-    await wrapped.aretrieve(QUERY)
-    embeddings = [it for it in observer.ended if it.kind == "embedding"]
-    assert sorted(label(it.parent) for it in embeddings) == ["retrieval", "search original"]
-    assert [(it.counts, it.outcome) for it in embeddings] == [({"texts": 1}, "ok")] * 2
-
-
-def test_a_search_that_fails_is_told_as_failed() -> None:
-    def failing(query: str, top_k: int = 4) -> Any:
-        if query == REPLIES["rewrite"]["rewrite"]:
-            raise OSError("no route to host")
-        return search(query, top_k)
-
-    wrapped, observer = observed(failing)
-    found = wrapped.retrieve(QUERY)
-    assert ends(observer)["search rewrite"] == "failed OSError"
-    assert ends(observer)["retrieval"] == "ok"
-    assert by_label(observer)["retrieval"].counts["degradations"] == len(found.degradations)
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> None:
     begun, leave = threading.Event(), threading.Event()
@@ -138,25 +113,6 @@ def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> No
     assert len(ends(observer)) == len(observer.ended)
 
 
-async def test_what_is_cancelled_is_told_as_cancelled_with_its_children() -> None:
-    begun = asyncio.Event()
-
-    async def slow(query: str, top_k: int = 4) -> Any:
-        begun.set()
-        await asyncio.sleep(600)
-
-    model = ScriptedModel(scripted, name="small", seconds=600)
-    wrapped, observer = observed(slow, client=model)
-    task = asyncio.ensure_future(wrapped.aretrieve(QUERY))
-    await begun.wait()
-    await await_until(lambda: model.prompts)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    expected = dict.fromkeys(("retrieval", "search original", "model rewrite"), "cancelled")
-    assert ends(observer) == expected
-
-
 # --- answers --------------------------------------------------------------------------------------
 
 ANSWER = {"answer": {"timeoutMs": 60_000}}
@@ -167,28 +123,6 @@ def answering(
     config: Any = ANSWER, script: Any = CITED, fn: Any = plain
 ) -> tuple[Any, RecordingObserver]:
     return observed(fn, config, client=ScriptedModel(script, name="small"))
-
-
-async def test_an_answer_is_told_with_its_retrieval_and_its_call_however_it_is_had() -> None:
-    async def streamed(wrapped: Any) -> None:
-        async with wrapped.astream_answer(QUERY) as pieces:
-            assert "".join([piece async for piece in pieces]) == CITED
-
-    ways: list[Callable[[Any], Any]] = [
-        lambda wrapped: wrapped.answer(QUERY),
-        lambda wrapped: wrapped.aanswer(QUERY),
-        lambda wrapped: list(wrapped.stream_answer(QUERY)),
-        streamed,
-    ]
-    for way in ways:
-        wrapped, observer = answering()
-        if inspect.isawaitable(had := way(wrapped)):
-            await had
-        retrieval = {"retrieval": "answer", "search original": "retrieval"}
-        assert parents(observer) == {"answer": "", "model answer": "answer", **retrieval}
-        assert set(ends(observer).values()) == {"ok"}
-        whole = by_label(observer)["answer"]
-        assert (whole.counts["citations"], whole.result.text) == (1, CITED)
 
 
 async def test_a_stream_that_is_closed_early_is_told_as_cancelled() -> None:

@@ -8,10 +8,7 @@ import pytest
 
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
-from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import make_language_model
-from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.openai import OpenAIModel
 
 SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http://localhost:1/v1"))
@@ -36,18 +33,6 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
         == "OpenAIModel('small', host='one.example')"
     )
     sync_client.close()
-
-
-def test_every_model_keeps_the_port_and_says_what_it_can(tmp_path) -> None:
-    recorded = RecordedModel([])
-    for model in (
-        OpenAIModel("m"),
-        recorded,
-        RecordingModel(recorded, tmp_path),
-        CallableModel(str),
-    ):
-        assert isinstance(model, LanguageModel)
-        assert isinstance(model.can_async, bool)
 
 
 STRANGE = ["gpt-4o", 7, {}, [], (), object(), openai.OpenAI, OpenAIModel, SimpleNamespace(chat=1)]
