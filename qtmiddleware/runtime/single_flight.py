@@ -6,9 +6,8 @@ import threading
 from collections.abc import Hashable
 from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import ContextVar
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.runtime.forking import register_fork_reset
 from qtmiddleware.runtime.io import IO
@@ -36,10 +35,6 @@ class Flight:
         return None
 
 
-_led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("led", default=())
-"""The flights that the running code leads. Threads and tasks that it starts inherit them."""
-
-
 class SingleFlight:
     """Lets concurrent callers with the same key share one computation, a `Flight`.
 
@@ -60,17 +55,14 @@ class SingleFlight:
 
         A leader computes the result and then calls `land_flight`. The caller leads if nobody
         computes the result yet, or if the leader is overdue, for example because its event loop was
-        stopped. A caller inside the leader's own call leads a flight of its own, because the leader
-        waits for it.
+        stopped.
         """
-        led = _led.get()
         with self._lock:
             flight = self._by_key.get(key)
             if flight is not None and monotonic() < flight.deadline:
-                return (Flight(deadline), True) if flight in led else (flight, False)
+                return flight, False
             flight = self._by_key[key] = Flight(deadline)
-        _led.set((*led, flight))
-        return flight, True
+            return flight, True
 
     def land_flight(self, key: Hashable, flight: Flight, result: Any) -> None:
         """End *flight* and give *result* to its followers; ``None`` if the leader gave up."""
@@ -78,8 +70,4 @@ class SingleFlight:
             # If this flight was overdue, another caller may lead a new one. The new one stays.
             if self._by_key.get(key) is flight:
                 del self._by_key[key]
-        _led.set(tuple(other for other in _led.get() if other is not flight))
         flight.result.set_result(result)
-
-    def __len__(self) -> int:
-        return len(self._by_key)

@@ -169,7 +169,7 @@ def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(search)
     leader = threading.Thread(target=wrapped.retrieve, args=(QUERY,))
     leader.start()
-    wait_until(lambda: wrapped.middleware.engine.cache.flights)
+    wait_until(lambda: wrapped.middleware.engine.cache.flights._by_key)
     child = os.fork()
     if not child:
         released.set()

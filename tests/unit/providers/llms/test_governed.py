@@ -169,6 +169,20 @@ def test_one_who_leaves_it_too_little_time_does_not_speak_against_a_model(
     assert governed.is_left_alone is left_alone
 
 
+def test_a_budget_without_room_leaves_the_next_call_to_try(clock: Clock) -> None:
+    governed = Governed(REPLY)
+    breaker = Breaker(1, 30, clock=clock)
+    poor = Settings(budget=BudgetSettings(max_tokens=0))
+    model = GovernedModel(governed.inner, poor, breaker, meter=governed.meter)
+    attempt = breaker.begin_attempt()
+    assert attempt is not None
+    attempt.end(has_failed=True)
+    clock.now += 31
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"budget\.maxTokens"):
+            model.complete(PROMPT, Deadline.after(60))
+
+
 @pytest.mark.parametrize(("named", "rest"), [(5, 5), (1e9, 600), ("1", 0), (float("nan"), 0)])
 def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(
     named: Any, rest: float, clock: Clock
