@@ -74,18 +74,6 @@ def test_the_first_question_imports_nothing_after_warming_up(
     assert len(model_server.bodies) == 1
 
 
-def test_without_warming_up_the_first_question_loads_what_it_needs(address: str) -> None:
-    written = fresh(
-        "import asyncio\n"
-        "async def asearch(query, top_k=4):\n"
-        "    return search(query)\n"
-        "print(asyncio.run(transforming().wrap(asearch).aretrieve('Is Jaco ill?')).status)\n"
-        "print(transforming().wrap(search).retrieve('Is Jaco ill?').status)",
-        address,
-    )
-    assert written == "full\nfull\n"
-
-
 @pytest.mark.parametrize(
     "client",
     ["None", "openai.OpenAI(api_key='x', base_url=address)", "openai.AsyncOpenAI(api_key='x')"],
@@ -114,17 +102,6 @@ def test_nothing_is_sent_by_warming_up(
 )
 def test_a_middleware_that_asks_no_model_of_ours_loads_no_client(made: str) -> None:
     assert fresh(f"made = {made}\nprint(vendors())", OPENAI_API_KEY="x") == "[]\n"
-
-
-def test_without_a_key_nothing_is_loaded_and_warming_up_raises_nothing() -> None:
-    written = fresh(
-        "qm = qtm.QueryMiddleware({'transformationType': 'rewrite'})\nprint(vendors(), qm.warm_up())"
-    )
-    assert written == "[] None\n"
-
-
-def test_a_process_that_ends_at_once_ends_well(address: str) -> None:
-    assert fresh("transforming()", address) == ""
 
 
 async def test_making_the_client_is_not_waited_for_beyond_the_deadline(

@@ -24,29 +24,33 @@ PATIENCE: Final = 0.2
 
 
 class Spoiled:
-    """A wrapped function whose result is changed before the caller gets it."""
+    """A wrapped function whose result is changed before the caller gets it, if he asks *by* that manner."""
 
-    def __init__(self, wrapped: Any, change: Change) -> None:
+    def __init__(self, wrapped: Any, change: Change, by: str = "retrieve await call") -> None:
         self._wrapped = wrapped
         self._change = change
+        self._by = by
+
+    def _spoil(self, found: qtm.Retrieval, manner: str) -> qtm.Retrieval:
+        return self._change(found) if manner in self._by else found
 
     def retrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
-        return self._change(self._wrapped.retrieve(*args, **kwargs))
+        return self._spoil(self._wrapped.retrieve(*args, **kwargs), "retrieve")
 
     async def aretrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
-        return self._change(await self._wrapped.aretrieve(*args, **kwargs))
+        return self._spoil(await self._wrapped.aretrieve(*args, **kwargs), "await")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._wrapped.is_async:
             return self._call(*args, **kwargs)
-        return self.retrieve(*args, **kwargs).response
+        return self._spoil(self._wrapped.retrieve(*args, **kwargs), "call").response
 
     async def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return (await self.aretrieve(*args, **kwargs)).response
+        return self._spoil(await self._wrapped.aretrieve(*args, **kwargs), "call").response
 
 
-def changing(change: Change) -> laws.Wrap:
-    return lambda qm, fn, **options: Spoiled(qm.wrap(fn, **options), change)
+def changing(change: Change, **by: str) -> laws.Wrap:
+    return lambda qm, fn, **options: Spoiled(qm.wrap(fn, **options), change, **by)
 
 
 def responding(change: Callable[[list[Any]], Any]) -> laws.Wrap:
@@ -139,29 +143,12 @@ def _tell_nothing(found: qtm.Retrieval) -> qtm.Retrieval:
     return replace(found, status="full", degradations=())
 
 
-class Forgetful(Spoiled):
-    """Leaves a task behind."""
-
-    async def aretrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
-        self.task = asyncio.ensure_future(asyncio.Event().wait())
-        found: qtm.Retrieval = await self._wrapped.aretrieve(*args, **kwargs)
-        return found
+def _leave_a_task(found: qtm.Retrieval) -> qtm.Retrieval:
+    _left.append(asyncio.ensure_future(asyncio.Event().wait()))
+    return found
 
 
-class Different(Spoiled):
-    """Does something else if it is awaited, or called."""
-
-    def __init__(self, wrapped: Any, *, manner: str) -> None:
-        super().__init__(wrapped, lambda found: found)
-        self._manner = manner
-
-    async def aretrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
-        found = await super().aretrieve(*args, **kwargs)
-        return _reverse(found) if self._manner == "await" else found
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        found = super().__call__(*args, **kwargs)
-        return found[::-1] if self._manner == "call" else found
+_left: list[Any] = []
 
 
 def _reverse(found: qtm.Retrieval) -> qtm.Retrieval:
@@ -192,36 +179,21 @@ BREAKS: Final[dict[laws.Law, tuple[Case, laws.Wrap]]] = {
     laws.is_thrifty: (RULES, around(_twice)),
     laws.is_untouched: (RULES, around(_with_changed_arguments)),
     laws.is_passed_on: (RULES, around(_with_other_arguments)),
-    laws.is_own_query: (
-        RULES,
-        changing(lambda found: replace(found, original_query="jaco health concerns")),
-    ),
+    laws.is_own_query: (RULES, changing(lambda found: replace(found, original_query="jaco"))),
     laws.is_told: (Case(model="failing"), changing(_tell_nothing)),
     laws.is_matched: (RULES, responding(lambda rows: rows[::-1])),
-    laws.is_consistent: (
-        RULES,
-        lambda qm, fn, **options: Different(qm.wrap(fn, **options), manner="call"),
-    ),
-    laws.is_same_either_way: (
-        RULES,
-        lambda qm, fn, **options: Different(qm.wrap(fn, **options), manner="await"),
-    ),
+    laws.is_consistent: (RULES, changing(_reverse, by="call")),
+    laws.is_same_either_way: (RULES, changing(_reverse, by="await")),
     laws.is_as_by_rules: (
         Case(model="failing", seed=3),
-        lambda qm, fn, **options: Spoiled(
-            qm.wrap(fn, **options),
-            lambda found: _reverse(found) if found.status == "degraded" else found,
-        ),
+        changing(lambda found: _reverse(found) if found.status == "degraded" else found),
     ),
     laws.is_off: (Case(setting="off"), _as("rules")),
     laws.is_free: (RULES, _as("thorough")),
     laws.is_at_home: (RULES, around(_in_a_thread)),
     laws.is_in_context: (RULES, around(_without_context)),
     laws.is_in_time: (Case(model="late"), _patiently),
-    laws.is_tidy: (
-        Case(way="async", setting="rules"),
-        lambda qm, fn, **options: Forgetful(qm.wrap(fn, **options), lambda found: found),
-    ),
+    laws.is_tidy: (Case(way="async", setting="rules"), changing(_leave_a_task, by="await")),
     laws.is_discreet: (RULES, changing(_log)),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
@@ -213,6 +213,3 @@ def transforming(kind: str, **more: Any) -> dict[str, Any]:
 
 def message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
-
-
-Items = Sequence[Mapping[str, Any]]

@@ -14,7 +14,6 @@ NAMES = (
     "Wexley", "Yarrow",
 )  # fmt: skip
 ASKED = "test_question"
-CHECKED = "test_answerable"
 
 
 def sentence(name: str) -> str:

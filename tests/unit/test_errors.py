@@ -5,10 +5,8 @@ from __future__ import annotations
 import builtins
 import copy
 import inspect
-import json
 import pickle
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware import errors
-from qtmiddleware.kit.evaluation.recorded import RecordedModel
 
 CLASSES = {
     name: cls
@@ -72,24 +69,6 @@ def test_a_missing_extra_names_the_command() -> None:
     )
 
 
-@given(
-    st.text(st.characters()),
-    st.one_of(st.none(), st.text(st.characters()), st.floats(), st.binary()),
-)
-def test_an_error_can_always_be_shown(text: str, value: Any) -> None:
-    shown = [
-        errors.ConfigError(text, path=text, value=value),
-        errors.InvalidQuery(text, argument=text),
-        errors.MissingExtra(text, text),
-        errors.ModelError(text, text),
-        errors.ResponseShapeError(text, shape=text),
-        *(cls(text) for cls in (errors.WrapError, errors.EmbeddingError, errors.StoreError)),
-    ]
-    for error in shown:
-        assert isinstance(str(error), str)
-        assert isinstance(repr(error), str)
-
-
 def test_a_value_that_may_be_a_secret_is_not_shown() -> None:
     assert "sk-123" not in str(errors.ConfigError("api key is no setting", value="sk-123"))
 
@@ -138,85 +117,6 @@ def test_what_was_being_handled_is_gone_where_an_error_says_so(
         assert caught.value.__cause__ is cause
         # Not where Python itself keeps it either, for those who walk it without asking the error.
         assert vars(BaseException)["__context__"].__get__(caught.value) is None
-
-
-def test_what_was_being_handled_is_kept_where_nothing_was_said() -> None:
-    with pytest.raises(errors.ConfigError) as caught:
-        raise_while_handling(errors.ConfigError("bad"))
-    assert isinstance(caught.value.__context__, ValueError)
-
-
-KEY = "sk-verysecret0123456789"
-
-
-def written(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
-
-
-def no_data_set(folder: Path, file: str, text: str) -> None:
-    for name, empty in {"corpus.jsonl": "", "queries.jsonl": "", "qrels/test.tsv": ""}.items():
-        written(folder, name, text if name == file else empty)
-    qtm.evaluation.Dataset.load(folder)
-
-
-def in_environment(**variables: str) -> None:
-    qtm.Config.load({}, environ=variables)
-
-
-MISTAKES: dict[str, Callable[[Path], Any]] = {
-    "broken JSON": lambda at: qtm.Config.load(
-        written(at, "c.json", f'{{"llm": {{"apiKey": "{KEY}"')
-    ),
-    "deep JSON": lambda at: qtm.Config.load(written(at, "c.json", f'{{"{KEY}": ' + "[" * 100_000)),
-    "a long number": lambda at: qtm.Config.load(
-        written(at, "c.json", f'{{"{KEY}": {"9" * 5_000}}}')
-    ),
-    "not UTF-8": lambda at: qtm.Config.load(written(at, "c.json", KEY.encode() + b"\xff")),
-    "a key in a setting": lambda at: qtm.Config.load({"llmModel": KEY}),
-    "a key in a file": lambda at: qtm.Config.load(
-        written(at, "c.json", json.dumps({"llm": {"baseUrl": KEY}}))
-    ),
-    "a key in a variable": lambda at: in_environment(QTM_LLM_MODEL=KEY),
-    "no number": lambda at: in_environment(QTM_TOP_K=KEY),
-    "no JSON in a corpus": lambda at: no_data_set(at, "corpus.jsonl", f'{{"text": "{KEY}'),
-    "no text in a corpus": lambda at: no_data_set(
-        at, "corpus.jsonl", f'{{"_id": "a", "text": ["{KEY}"]}}'
-    ),
-    "no history": lambda at: no_data_set(
-        at, "queries.jsonl", f'{{"_id": "a", "text": "b", "metadata": {{"history": ["{KEY}"]}}}}'
-    ),
-    "no recording": lambda at: RecordedModel.from_file(
-        written(at, "r.jsonl", f'{{"query": "{KEY}')
-    ),
-    "a recording not in UTF-8": lambda at: RecordedModel.from_file(
-        written(at, "r.jsonl", KEY.encode() + b"\xff")
-    ),
-}
-
-
-def held_by(error: BaseException | None) -> Iterator[str]:
-    """All that hangs on *error*, by its cause and by what was being handled."""
-    waiting, seen = [error], list[BaseException]()
-    while waiting:
-        one = waiting.pop()
-        if one is None or any(one is it for it in seen):
-            continue
-        seen.append(one)
-        kept = {name: getattr(one, name) for name in ("doc", "object") if hasattr(one, name)}
-        yield f"{type(one).__name__} {one!s} {one.args!r} {vars(one)!r} {kept!r}"
-        waiting += [one.__cause__, one.__context__]
-
-
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_nothing_that_hangs_on_a_config_error_holds_a_key(
-    mistake: Callable[[Path], Any], tmp_path: Path
-) -> None:
-    with pytest.raises(errors.ConfigError) as caught:
-        mistake(tmp_path)
-    assert [it for it in held_by(caught.value) if KEY in it] == []
 
 
 @given(

@@ -18,7 +18,7 @@ from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.kit.evaluation import Question, rank
 from qtmiddleware.kit.evaluation.caches import CachedModel
-from qtmiddleware.kit.evaluation.recorded import RecordingModel
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.kit.evaluation.testset import generate
 from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import Passage, Prompt, Reply
@@ -505,25 +505,50 @@ STRAYED: Final[tuple[Config, ...]] = (
     {"transformationType": PINECONE_KEY},
     {"log": {"path": f"/var/log/{OPENAI_KEY}"}},
 )
-STRAYED_INTO_ENVIRONMENT: Final = (
+VARIABLES: Final = (
     {f"QTM_{OPENAI_KEY}": "1"},
     {"QTM_OPENAI_API_KEY": OPENAI_KEY},
     {"QTM_TOP_K": OPENAI_KEY},
     {"QTM_LLM_BASE_URL": f"https://me:{OPENAI_KEY}@example.org/v1"},
 )
-
-
-@pytest.mark.parametrize(
-    ("values", "environ"),
-    [*((it, {}) for it in STRAYED), *(({}, it) for it in STRAYED_INTO_ENVIRONMENT)],
+FILES: Final = (
+    json.dumps({"llm": {"baseUrl": OPENAI_KEY}}).encode(),
+    f'{{"llm": {{"apiKey": "{OPENAI_KEY}"'.encode(),
+    f'{{"{OPENAI_KEY}": '.encode() + b"[" * 100_000,
+    f'{{"{OPENAI_KEY}": {"9" * 5_000}}}'.encode(),
+    OPENAI_KEY.encode() + b"\xff",
 )
-def test_a_key_that_strayed_into_the_config_is_refused_and_not_repeated(
-    values: dict[str, Any], environ: dict[str, str]
+
+LINES: Final = (
+    ("corpus.jsonl", f'{{"text": "{OPENAI_KEY}'),
+    ("corpus.jsonl", f'{{"_id": "a", "text": ["{OPENAI_KEY}"]}}'),
+    ("queries.jsonl", f'{{"_id": "a", "text": "b", "metadata": {{"history": ["{OPENAI_KEY}"]}}}}'),
+)
+
+
+def write_data_set(folder: Path, name: str, line: str) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        (folder / file).write_text(line if file == name else "")
+    return folder
+
+
+def test_a_key_that_strayed_into_a_file_or_variable_is_refused_and_not_repeated(
+    tmp_path: Path,
 ) -> None:
-    with listening() as emitted:
-        with pytest.raises(qtm.ConfigError) as caught:
-            qtm.Config.load(values, environ=environ)
-        emitted.raised(caught.value)
+    paths = [tmp_path / f"{place}.json" for place in range(len(FILES))]
+    for path, content in zip(paths, FILES, strict=True):
+        path.write_bytes(content)
+    loads = [lambda it=it: qtm.Config.load(it, environ={}) for it in (*STRAYED, *paths)]
+    loads += [lambda it=it: qtm.Config.load({}, environ=it) for it in VARIABLES]
+    loads += [lambda it=it: RecordedModel.from_file(it) for it in paths[1:]]
+    sets = [write_data_set(tmp_path / str(place), *line) for place, line in enumerate(LINES)]
+    loads += [lambda it=it: qtm.evaluation.Dataset.load(it) for it in sets]
+    for load in loads:
+        with listening() as emitted:
+            with pytest.raises(qtm.ConfigError) as caught:
+                load()
+            emitted.raised(caught.value)
 
 
 def test_keys_of_the_environment_are_never_copied_into_objects(
