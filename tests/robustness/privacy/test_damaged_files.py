@@ -42,9 +42,8 @@ def cut_off(path: Path) -> None:
 
 def first_page_flipped(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(
-        content[:100] + bytes(byte ^ 0xFF for byte in content[100:PAGE]) + content[PAGE:]
-    )
+    flipped = bytes(byte ^ 0xFF for byte in content[100:PAGE])
+    path.write_bytes(content[:100] + flipped + content[PAGE:])
 
 
 def of_another_version(path: Path) -> None:
@@ -61,9 +60,7 @@ def of_another_program(path: Path) -> None:
 
 
 def a_text(path: Path) -> None:
-    path.write_text(
-        "Dear diary, this is no database at all, but it is long enough to be taken for one. " * 9
-    )
+    path.write_text("Dear diary, this is no database, but long enough to be taken for one. " * 9)
 
 
 def a_folder(path: Path) -> None:
@@ -85,11 +82,8 @@ each_damage: Final = pytest.mark.parametrize("damage", DAMAGES, ids=lambda it: i
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(it.relative_to(folder)): it.read_bytes()
-        for it in sorted(folder.rglob("*"))
-        if it.is_file()
-    }
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def vectors(texts: list[str]) -> list[list[float]]:
@@ -108,36 +102,23 @@ def config(tmp_path: Path) -> dict[str, Any]:
 
 
 @each_damage
-def test_a_damaged_index_is_named_and_left_as_it_is(
-    tmp_path: Path, config: dict[str, Any], damage: Damage
+@pytest.mark.parametrize("name", ["index.sqlite", "index.sqlite.ingest"])
+def test_a_damaged_index_or_ledger_is_named_and_left_as_it_is(
+    tmp_path: Path, config: dict[str, Any], damage: Damage, name: str
 ) -> None:
-    damage(tmp_path / "at" / "index.sqlite")
+    damage(tmp_path / "at" / name)
     before = content_of(tmp_path / "at")
+    said = rf"{name}.*(delete it|name a file)"
     with listening() as emitted, qtm.QueryMiddleware(config, embedder=vectors) as middleware:
-        for use in (
-            lambda: middleware.retriever,
-            lambda: qtm.ingest(tmp_path / "docs", config=config, embedder=vectors),
-        ):
-            with pytest.raises(
-                StoreError, match=r"index\.sqlite.*(delete it|name a file)"
-            ) as caught:
+        uses: list[Callable[[], Any]] = [
+            lambda: qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
+        ]
+        if name == "index.sqlite":
+            uses.append(lambda: middleware.retriever)
+        for use in uses:
+            with pytest.raises(StoreError, match=said) as caught:
                 use()
             emitted.raised(caught.value)
-    assert content_of(tmp_path / "at") == before
-
-
-@each_damage
-def test_a_damaged_ledger_is_named_and_left_as_it_is(
-    tmp_path: Path, config: dict[str, Any], damage: Damage
-) -> None:
-    damage(tmp_path / "at" / "index.sqlite.ingest")
-    before = content_of(tmp_path / "at")
-    with listening() as emitted:
-        with pytest.raises(
-            StoreError, match=r"index\.sqlite\.ingest.*(delete it|name a file)"
-        ) as caught:
-            qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
-        emitted.raised(caught.value)
     assert content_of(tmp_path / "at") == before
 
 
@@ -158,9 +139,8 @@ def test_a_ledger_that_holds_what_it_cannot_hold_is_named_without_its_texts(
     # All of it is written again, out of the ledger.
     (tmp_path / "at" / "index.sqlite").unlink()
     with listening() as emitted:
-        with pytest.raises(
-            StoreError, match=r"index\.sqlite\.ingest.*is damaged.*delete it"
-        ) as caught:
+        said = r"index\.sqlite\.ingest.*is damaged.*delete it"
+        with pytest.raises(StoreError, match=said) as caught:
             qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
         emitted.raised(caught.value)
         assert caught.value.__cause__ is None
@@ -277,18 +257,7 @@ def keep_in(path: Path) -> None:
         cache.complete(prompt, Deadline())
 
 
-CACHE_DAMAGES = [
-    garbage_in_front,
-    cut_off,
-    first_page_flipped,
-    a_text,
-    of_another_version,
-    of_another_program,
-    a_folder,
-]
-
-
-@pytest.mark.parametrize("damage", CACHE_DAMAGES, ids=lambda it: it.__name__)
+@each_damage
 def test_a_cache_that_is_damaged_or_something_else_is_named_and_left_as_it_is(
     tmp_path: Path, damage: Damage
 ) -> None:

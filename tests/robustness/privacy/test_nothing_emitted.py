@@ -69,14 +69,10 @@ class Roads:
     def __init__(self, emitted: Emitted, config: Config, client: Any, **given: Any) -> None:
         self.emitted = emitted
         self.middleware = qtm.QueryMiddleware(config, client=client, **given)
-        emitted.show(
-            self.middleware,
-            self.middleware.config,
-            self.middleware.settings,
-            self.middleware.engine.model,
-        )
-        emitted.pickle(self.middleware.config)
-        emitted.pickle(self.middleware.settings)
+        made = self.middleware
+        emitted.show(made, made.config, made.settings, made.engine.model)
+        emitted.pickle(made.config)
+        emitted.pickle(made.settings)
 
     def tried(self, call: Callable[[], Any]) -> Any:
         try:
@@ -153,10 +149,9 @@ def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(
             assert found.original_query == QUERY
             assert len(service.bodies) > before, "the model was not asked"
             roads.transformed()
-        Roads(emitted, config_for(fault, "rewrite", answer=answer), client).answered()
-        Roads(
-            emitted, config_for(fault, "decompose", answer={**answer, "mode": "synthesis"}), client
-        ).answered()
+        for kind, mode in (("rewrite", "plain"), ("decompose", "synthesis")):
+            config = config_for(fault, kind, answer={**answer, "mode": mode})
+            Roads(emitted, config, client).answered()
 
         async def later() -> None:
             async with openai.AsyncOpenAI(**account) as aclient:
@@ -192,7 +187,9 @@ def quoting_later(error: type[Exception], *first: str) -> Callable[..., Any]:
     return afail
 
 
-def failing_for_variants(fail: Callable[..., Any]) -> Callable[..., Any]:
+def for_variants(error: type[Exception], *first: str) -> Callable[..., Any]:
+    """A search that fails for every text but the user's own."""
+    fail = quoting(error, *first)
     return lambda query, top_k=3: search(query, top_k) if query == QUERY else fail(query)
 
 
@@ -219,34 +216,23 @@ class Refusing:
         raise qtm.ModelError(prompt.query, f"no luck with {prompt.user}")
 
 
+def echo(query: str, texts: list[str]) -> Any:
+    return [query, *texts]
+
+
 OURS: Final = (qtm.ModelError, OPENAI_KEY)
+LATER: Final = quoting_later(qtm.ModelError, "refused")
 PARTS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     # The transformation, the stage that fails, and what fails in it.
     "no part": ("decompose", "", {}),
-    "a rewrite's search": (
-        "rewrite",
-        "search.rewrite",
-        {"fn": failing_for_variants(quoting(RuntimeError))},
-    ),
-    "a search, with our error": (
-        "decompose",
-        "search.sub_query",
-        {"fn": failing_for_variants(quoting(*OURS))},
-    ),
+    "a search": ("rewrite", "search.rewrite", {"fn": for_variants(RuntimeError)}),
+    "a search, our error": ("decompose", "search.sub_query", {"fn": for_variants(*OURS)}),
     "a reranker": ("none", "rerank", {"reranker": quoting(ValueError)}),
-    "a reranker that returns texts": (
-        "none",
-        "rerank",
-        {"reranker": lambda query, texts: [query, *texts]},
-    ),
-    "a reranker, with our error": ("none", "rerank", {"reranker": RefusingReranker()}),
+    "a reranker that returns texts": ("none", "rerank", {"reranker": echo}),
+    "a reranker, our error": ("none", "rerank", {"reranker": RefusingReranker()}),
     "a model": ("combined", "transform.combined", {"client": quoting(RuntimeError)}),
-    "a model, with our error": ("combined", "transform.combined", {"client": quoting(*OURS)}),
-    "an async model": (
-        "combined",
-        "transform.combined",
-        {"client": quoting_later(qtm.ModelError, "refused")},
-    ),
+    "a model, our error": ("combined", "transform.combined", {"client": quoting(*OURS)}),
+    "an async model": ("combined", "transform.combined", {"client": LATER}),
     "an object as model": ("combined", "transform.combined", {"client": Refusing()}),
     "a hook": ("rewrite", "hook", {"on_retrieval": quoting(RuntimeError)}),
     "an async hook": ("rewrite", "hook", {"on_retrieval": quoting_later(RuntimeError)}),
