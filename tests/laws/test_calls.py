@@ -30,33 +30,21 @@ both_ways: Final = pytest.mark.parametrize("way", WAYS)
 
 
 class Search:
-    """A function of a question and a number, and of a page if it *has_pages*; *calls* are those it got."""
+    """A function of a question and a number; *calls* are those it got."""
 
     def __init__(
-        self,
-        way: str = "blocking",
-        respond: Callable[[Any, int], Any] | None = None,
-        *,
-        has_pages: bool = False,
+        self, way: str = "blocking", respond: Callable[[Any, int], Any] | None = None
     ) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.returned: list[Any] = []
         self.is_async = way == "async"
-        self._respond = respond or _respond
-
-        def find(*asked: Any) -> Any:
-            self.calls.append(asked)
-            self.returned.append(self._respond(*asked))
-            return self.returned[-1]
 
         def search(query: Any, top_k: int = 3) -> Any:
-            return find(query, top_k)
+            self.calls.append((query, top_k))
+            self.returned.append((respond or _respond)(query, top_k))
+            return self.returned[-1]
 
-        def search_page(query: Any, top_k: int = 3, offset: int = 0) -> Any:
-            return find(query, top_k, offset)
-
-        function = search_page if has_pages else search
-        self.function: Any = decorate(function, is_async=self.is_async)
+        self.function: Any = decorate(search, is_async=self.is_async)
 
     def wrap(self, setting: Any, *, client: Any = None, **helpers: Any) -> Any:
         """The function behind a new middleware with *helpers*."""
@@ -191,18 +179,6 @@ def test_a_question_that_is_none_goes_to_the_function_as_it_is(
     assert retrieval.response is search.returned[0]
     assert model.prompts == []
     assert _problems(retrieval) == [("query", reason)]
-
-
-@both_ways
-@pytest.mark.parametrize("config", ["rules", REWRITE])
-@pytest.mark.parametrize("offset", [0, 2, 40])
-def test_a_page_keeps_its_passages_and_costs_one_search(offset: int, config: Any, way: str) -> None:
-    search, model = Search(way, has_pages=True), ScriptedModel(_reply)
-    retrieval = search.ask(config, QUERY, offset=offset, client=model)
-    assert search.calls == [(QUERY, 3, offset)]
-    plain = [row["id"] for row in search.returned[0]]
-    assert sorted(row["id"] for row in retrieval.response) == plain
-    assert _problems(retrieval) == [("query", "paged")]
 
 
 PAGES: Final = (

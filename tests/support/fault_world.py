@@ -12,11 +12,12 @@ import openai
 from werkzeug import Response
 
 import qtmiddleware as qtm
-from qtmiddleware.config.settings import Settings
 from tests.support import model_server
+from tests.support.retrieval_world import QUERY, WIDE, rank
+
+__all__ = ["QUERY", "WIDE"]
 
 SECRET: Final = "sk-verysecret0123456789"
-QUERY: Final = "Does Jaco have any health concerns?"
 PASSAGES: Final = {
     "health": "Jaco has no health concerns",
     "vet": "The vet saw Jaco in May and found him fit",
@@ -24,9 +25,6 @@ PASSAGES: Final = {
     "illness": "Common medical conditions of older dogs are arthritis and obesity",
     "fees": "The fee is due in March",
 }
-WIDE: Final = Settings().keyword_evidence.candidates
-"""How many passages a search asks for, so that there is something to weigh."""
-
 PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
 HASTY: Final = {"llmTimeoutMs": 150, "deadlineMs": 55_000}
 
@@ -37,21 +35,7 @@ def failure(status: int) -> Response:
 
 
 def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-    """The passages that share most words with *query*, best first (Jaccard)."""
-
-    def words(text: str) -> set[str]:
-        return {word.strip("?.,!").casefold() for word in text.split()}
-
-    asked = words(query)
-    rows: list[dict[str, Any]] = [
-        {
-            "id": name,
-            "score": len(asked & words(text)) / len(asked | words(text)),
-            "metadata": {"text": text},
-        }
-        for name, text in PASSAGES.items()
-    ]
-    return sorted(rows, key=lambda row: (-row["score"], row["id"]))[:top_k]
+    return rank(PASSAGES, query, top_k)
 
 
 @dataclass

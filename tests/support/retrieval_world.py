@@ -70,11 +70,11 @@ def scripted(prompt: Prompt) -> Mapping[str, Any]:
 
 
 def words(text: str) -> set[str]:
-    return {word.strip("?.,").casefold() for word in text.split()}
+    return {word.strip("?.,!").casefold() for word in text.split()}
 
 
-def search(query: str, top_k: int) -> list[dict[str, Any]]:
-    """The passages that share most words with *query*, best first (Jaccard)."""
+def rank(passages: Mapping[str, str], query: str, top_k: int) -> list[dict[str, Any]]:
+    """The *passages* that share most words with *query*, best first (Jaccard)."""
     asked = words(query)
     rows: list[dict[str, Any]] = [
         {
@@ -82,9 +82,13 @@ def search(query: str, top_k: int) -> list[dict[str, Any]]:
             "score": len(asked & words(text)) / len(asked | words(text)),
             "metadata": {"text": text},
         }
-        for name, text in PASSAGES.items()
+        for name, text in passages.items()
     ]
     return sorted(rows, key=lambda row: (-row["score"], row["id"]))[:top_k]
+
+
+def search(query: str, top_k: int) -> list[dict[str, Any]]:
+    return rank(PASSAGES, query, top_k)
 
 
 Respond = Callable[[str, int], Any]

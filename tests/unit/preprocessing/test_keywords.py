@@ -16,10 +16,8 @@ from qtmiddleware.preprocessing.text import fold_words, split_terms
 from qtmiddleware.retrieval.bm25 import (
     K1,
     MOST_READ,
-    PAIR,
     B,
     TextTerms,
-    compute_pair_gains,
     compute_term_gains,
     shorten_texts,
     sum_gains,
@@ -172,13 +170,6 @@ def test_gains_are_those_of_the_formula() -> None:
     assert gains == pytest.approx(expected, rel=1e-12)
 
 
-def test_neighbours_gain_by_their_rarity() -> None:
-    pair = ("blue", "moon")
-    texts = [TextTerms({}, 3, frozenset([pair])), TextTerms({}, 3), TextTerms({}, 3)]
-    gains = sum_gains([pair], compute_pair_gains(texts), 3)
-    assert gains == pytest.approx([PAIR * idf(3, 1), 0.0, 0.0])
-
-
 @given(
     st.lists(
         st.tuples(st.text("a ç猫", min_size=1, max_size=9), st.integers(1, 500_000)),
@@ -205,14 +196,6 @@ def test_evidence_never_fails_and_is_not_negative(keywords: str, texts: list[str
 
 
 # --- several queries' keywords --------------------------------------------------------------------
-
-
-def test_a_word_that_few_texts_hold_is_more_evidence_than_one_of_many() -> None:
-    texts = ["owl", *["fox"] * 15, *["dog"] * 16]
-    rare, common = (score_by_keywords([(word, 1.0)], texts) for word in ("owl", "fox"))
-    assert rare is not None
-    assert common is not None
-    assert max(rare) > 1.0 > max(common)
 
 
 def test_scores_that_differ_by_rounding_alone_are_no_evidence() -> None:
@@ -302,11 +285,3 @@ def test_keywords_are_located_where_they_stand_in_a_text() -> None:
     text = "Nike's stores, 犬の健康状態, 狗 and NIKE"
     located = [text[start:end] for start, end in locate_words("nike store 健康状 狗", text)]
     assert located == ["Nike", "stores", "健康状", "狗", "NIKE"]
-
-
-@given(st.text(), st.text())
-def test_located_words_lie_in_the_text_one_after_the_other(keywords: str, text: str) -> None:
-    ends = [at for span in locate_words(keywords, text) for at in span]
-    assert ends == sorted(ends)
-    assert all(0 <= at <= len(text) for at in ends)
-    assert all(start < end for start, end in zip(ends[::2], ends[1::2], strict=True))

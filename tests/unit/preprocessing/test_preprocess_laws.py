@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -175,14 +173,3 @@ def test_own_words_are_kept_and_removed() -> None:
     assert preprocess("How does Does work?", keep_words=["DOES"]) == "does does work"
     assert preprocess("что такое граф", extra_words=["что", "такое"]) == "граф"
     assert preprocess("what is what", keep_words=["what"], extra_words=["what"]) == "what what"
-
-
-def test_the_careful_library_waits_for_a_query_that_needs_it() -> None:
-    code = (
-        "import sys, qtmiddleware.preprocessing as p\n"
-        "p.preprocess('What is the \"big\" idea of v1.2?')\n"
-        "assert 'regex' not in sys.modules, 'plain ASCII'\n"
-        "p.preprocess('¿Qué es esto?')\n"
-        "assert 'regex' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -94,15 +94,10 @@ def test_a_question_without_spaces_is_asked_though_it_holds_a_number_or_a_name(
     ("question", "negation"),
     [
         ("保険が適用されない治療は何ですか", "ない"),
-        ("哪些治疗项目不在保险报销范围内？", "不"),
-        ("보험이 적용되지 않는 치료는?", "않"),
         ("Какое лечение не покрывает страховка?", "не"),
         ("ما العلاجات التي لا يغطيها التأمين؟", "لا"),
-        ("אילו טיפולים לא מכוסים", "לא"),
         ("การรักษาใดที่ประกันไม่ครอบคลุม", "ไม่"),
-        ("कौन से उपचार शामिल नहीं हैं?", "नहीं"),
         ("Điều trị nào không được bảo hiểm?", "không"),
-        ("מה שלא כלול בביטוח", "שלא"),
         ("แบบอย่างสัญญา", None),
         ("申請方法を教えてもらえませんか", None),
         ("是不是可以退款", None),
@@ -128,7 +123,9 @@ def test_one_text_from_two_sources_is_two_passages_beside_each_other() -> None:
 
 
 def test_check_says_that_a_code_may_lie_beyond_the_candidates() -> None:
-    check = wrap(["Item 1"]).check("Where is item 4289?")
+    search = wrap(["Item 1"])
+    assert "keywordEvidence.candidates above" not in str(search.check("Where is item 42?"))
+    check = search.check("Where is item 4289?")
     (finding,) = [finding for finding in check.findings if finding.subject == "passages"]
     assert "none has `4289`" in finding.text
     assert "keywordEvidence.candidates above 50" in finding.fix

@@ -13,6 +13,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.responses import read_passage
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.retrieval_world import (
@@ -191,19 +193,6 @@ def test_every_call_of_the_function_is_counted_and_paid(way: Way, kind: str, res
 
 
 @every_way
-def test_variants_of_a_new_function_that_refuses_as_many_are_searched_as_the_caller_asked(
-    way: Way,
-) -> None:
-    searched = way.wrap(refuse, config=transforming("decompose"))
-    first = searched.retrieve(QUERY)
-    assert first.status == "full"
-    assert {text for text, top_k in searched.calls if top_k == 4} == {QUERY, *SUBS}
-    searched.calls.clear()
-    assert searched.retrieve(QUERY).response == first.response
-    assert sorted(searched.calls) == sorted((text, 4) for text in (QUERY, *SUBS))
-
-
-@every_way
 def test_no_more_than_the_limit_is_done_at_once(way: Way) -> None:
     running = Semaphore(2)
     too_many = []
@@ -289,18 +278,6 @@ def test_a_follow_up_is_led_by_its_hypothetical_passage_beside_the_users_words(
         assert voices == [("original", 1.0), ("hyde", 1.0)]
 
 
-def test_a_question_that_opens_a_new_topic_is_searched_as_it_stands() -> None:
-    question = "What is the boiling point of liquid nitrogen at sea level?"
-    script = {
-        **FORMS,
-        "standalone": "What is the boiling point of liquid nitrogen for Jaco at sea level?",
-    }
-    searched = Way("sync").wrap(config=transforming("rewrite"), script=script)
-    retrieval = searched.retrieve(question, history=HISTORY)
-    assert script["standalone"] not in searched.texts
-    assert retrieval.rankings[0].variant == qtm.Variant("original", question)
-
-
 # --- what is searched -----------------------------------------------------------------------------
 
 
@@ -347,22 +324,50 @@ def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(
 
 
 @every_way
-def test_evidence_without_text_keeps_the_order_and_says_so(way: Way) -> None:
-    searched = way.wrap(
-        lambda query, top_k: [
-            {"id": row["id"], "score": row["score"]} for row in search(query, top_k)
-        ]
-    )
-    retrieval = searched.retrieve(QUERY, top_k=8)
-    assert ids(retrieval) == [row["id"] for row in search(QUERY, 8)]
-    assert ("keyword_evidence", "no candidate has a text; order kept") in retrieval.trace.notes
-    assert retrieval.status == "full"
+@pytest.mark.parametrize(
+    ("kept", "query", "note"),
+    [
+        (("id", "score"), QUERY, "no candidate has a text; order kept"),
+        (("id", "score", "metadata"), "Kubernetes?", "no keyword in any candidate; order kept"),
+    ],
+)
+def test_evidence_without_text_or_keyword_keeps_the_order_and_says_so(
+    way: Way, kept: tuple[str, ...], query: str, note: str
+) -> None:
+    def respond(query: str, top_k: int) -> Any:
+        return [{name: row[name] for name in kept} for row in search(query, top_k)]
+
+    found = way.wrap(respond).retrieve(query, top_k=8)
+    assert ids(found) == [row["id"] for row in search(query, 8)]
+    assert ("keyword_evidence", note) in found.trace.notes
+    assert found.status == "full"
 
 
-def test_evidence_without_a_keyword_in_any_text_keeps_the_order_and_says_so() -> None:
-    retrieval = Way("sync").wrap().retrieve("Kubernetes upgrade?", top_k=8)
-    assert ids(retrieval) == [row["id"] for row in search("Kubernetes upgrade?", 8)]
-    assert ("keyword_evidence", "no keyword in any candidate; order kept") in retrieval.trace.notes
+@pytest.mark.parametrize("vectors", [[[1.0]], None, "raises"])
+def test_variants_without_vectors_are_not_searched_and_it_is_told(vectors: Any) -> None:
+    searched = []
+
+    def find(vector: list[float], top_k: int = 4) -> Any:
+        searched.append(vector)
+        return search(QUERY, top_k)
+
+    def embed(texts: list[str]) -> Any:
+        if QUERY not in texts and vectors == "raises":
+            raise RuntimeError
+        return [[1.0]] if QUERY in texts else vectors
+
+    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
+    found = qm.wrap(find, embed=embed).retrieve(QUERY)
+    assert (searched, len(found.response)) == ([[1.0]], 4)
+    assert ("embed", "failed") in [(it.stage, it.reason) for it in found.degradations]
+
+
+def test_one_list_of_odd_passages_does_not_narrow_the_next_search_much() -> None:
+    learned = Learned()
+    for chars, mean in ((1_000, 1_000), (100_000, 10_900)):
+        passages = [read_passage({"id": str(n), "text": "x" * chars}) for n in range(20)]
+        learned.update_average_length(passages)
+        assert learned.passage_chars == pytest.approx(mean, rel=0.01)
 
 
 def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:

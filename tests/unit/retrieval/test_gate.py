@@ -19,8 +19,6 @@ from qtmiddleware.retrieval.gate import (
     measure_signals,
 )
 from tests.support.retrieval_world import (
-    FOLLOW_UP,
-    HISTORY,
     QUERY,
     Searched,
     Way,
@@ -204,13 +202,6 @@ def test_the_rate_is_kept_whatever_the_scores_are(scores: list[list[float]]) -> 
     assert rate_of([decide(gate, row) for row in scores], 200) == pytest.approx(0.35, abs=0.04)
 
 
-def test_the_call_rate_is_near_from_the_start() -> None:
-    for seed in range(20):
-        gate = Gate()
-        rate = rate_of([decide(gate, *result) for result in passages(seed, 100)])
-        assert rate == pytest.approx(0.35, abs=0.06)
-
-
 def test_the_gate_remembers_a_bounded_number_and_follows_an_index_that_changes() -> None:
     gate = Gate()
     for scores in results(3, MAX_OBSERVED):
@@ -274,11 +265,3 @@ def test_what_is_missing_is_left_out(kept: tuple[str, ...], signals: list[str]) 
 
     found = signals_of(Way("sync").wrap(respond, config=AUTO))
     assert [name for name in found if name in SIGNALS] == signals
-
-
-def test_follow_ups_leave_fewer_calls_to_the_other_questions() -> None:
-    searched = Way("sync").wrap(config=AUTO)
-    before = signals_of(searched)["threshold"]
-    for _ in range(3):
-        searched.retrieve(FOLLOW_UP, history=HISTORY)
-    assert signals_of(searched)["threshold"] > before

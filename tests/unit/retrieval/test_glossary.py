@@ -194,11 +194,6 @@ def test_a_passage_with_the_other_form_counts_as_one_with_the_question_s() -> No
     assert [variant.text for variant in found.variants] == [question]
 
 
-@pytest.mark.parametrize("question", ["Who approves a cr?", "How long is lunch?"])
-def test_a_question_without_a_term_gets_what_it_gets_without_a_glossary(question: str) -> None:
-    assert retrieve(question).response == retrieve(question, {}).response
-
-
 @pytest.mark.parametrize("broken", ["Glossary.find_terms", "add_glossary_terms"])
 def test_a_glossary_that_fails_leaves_the_result_of_the_rules_and_says_so(
     broken: str, monkeypatch: pytest.MonkeyPatch

@@ -28,15 +28,6 @@ def plain(**fusion: Any) -> dict[str, Any]:
 
 
 @every_way
-def test_the_rrf_score_is_the_sum_of_reciprocal_ranks(way: Way) -> None:
-    retrieval = way.wrap(config=plain(method="rrf", rrfK=10)).retrieve(QUERY, top_k=8)
-    lists = [[row["id"] for row in search(text, 8)] for text in (QUERY, *SUBS)]
-    for match in retrieval.matches:
-        expected = sum(1.0 / (10 + 1 + found.index(match.id)) for found in lists)
-        assert match.fused_score == pytest.approx(expected, rel=1e-5)
-
-
-@every_way
 def test_concat_takes_turns_and_keeps_every_list_beside_the_result(way: Way) -> None:
     retrieval = way.wrap(config=transforming("decompose", fusion={"method": "concat"})).retrieve(
         QUERY, top_k=3

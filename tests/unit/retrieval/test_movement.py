@@ -87,22 +87,6 @@ def test_a_reranker_s_place_is_told_and_named_where_it_decides() -> None:
     assert moved.passages[1].why.startswith("from 1st to 2nd: passed by the passage now 1st")
 
 
-def test_chunks_that_share_an_id_are_followed_each_by_itself() -> None:
-    def chunks(query: str, top_k: int = 2) -> list[dict[str, Any]]:
-        texts = ["A chunk about cats", "Jaco has no health concerns", "Another one"]
-        return [
-            {"id": "doc", "score": 1 - at / 10 if at < 2 else 0.1, "text": text}
-            for at, text in enumerate(texts)
-        ][:top_k]
-
-    _, moved = move({}, chunks, top_k=2)
-    assert [(it.match.text, it.before) for it in moved.passages] == [
-        ("Jaco has no health concerns", 2),
-        ("A chunk about cats", 1),
-    ]
-    assert moved.passages[0].why == "from 2nd to 1st: holds 'jaco', 'health' and 'concerns'"
-
-
 IDS = st.sampled_from("abcdef")
 ROW = st.fixed_dictionaries(
     {"id": IDS, "text": st.sampled_from(["jaco", "health vet", "cats", ""])}

@@ -21,20 +21,6 @@ from qtmiddleware.retrieval.question_words import (
 from tests.support.retrieval_world import Way
 
 ENGLISH = load_word_rules("en")
-FORMS = [
-    "renew",
-    "renewal",
-    "renewals",
-    "ill",
-    "illness",
-    "still",
-    "card",
-    "car",
-    "cards",
-    "the",
-    "fee",
-]
-WORDS = st.lists(st.sampled_from(FORMS), max_size=12).map(" ".join)
 
 
 @pytest.mark.parametrize(
@@ -43,15 +29,6 @@ WORDS = st.lists(st.sampled_from(FORMS), max_size=12).map(" ".join)
 )
 def test_forms_of_a_word_have_one_stem(one: str, other: str) -> None:
     assert find_stem(one, ENGLISH.endings) == find_stem(other, ENGLISH.endings)
-
-
-@given(WORDS, st.lists(WORDS, min_size=1, max_size=5))
-def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[str]) -> None:
-    question = parse_question(keywords, ENGLISH)
-    found = find_words(question, texts, ENGLISH)
-    for text, held in zip(texts, found.held, strict=True):
-        stems = {find_stem(word, ENGLISH.endings) for word in text.split()}
-        assert held == stems.intersection(question.terms)
 
 
 @given(

@@ -67,12 +67,6 @@ def test_the_order_becomes_the_rerankers_and_the_backends_scores_stay() -> None:
     assert found.status == "full"
 
 
-def test_it_is_asked_the_users_own_question() -> None:
-    judge = Judge(by_number)
-    retrieved(judge, {"preprocess": {"applyTo": "text"}})
-    assert [query for query, _ in judge.asked] == [QUESTION]
-
-
 def test_equal_scores_keep_the_order() -> None:
     found = retrieved(Judge(lambda texts: [0.5] * len(texts)))
     assert ids(found) == [row["id"] for row in PASSAGES]
@@ -100,17 +94,6 @@ def test_passages_without_text_keep_their_places(blank: set[int]) -> None:
     assert all("" not in texts for _, texts in judge.asked)
 
 
-def test_a_function_of_a_question_and_texts_will_do() -> None:
-    assert ids(retrieved(lambda query, texts: by_number(texts)))[0] == "p7"
-
-
 def test_what_is_no_reranker_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="reranker"):
         qtm.QueryMiddleware(CONFIG, reranker=42)
-
-
-def test_the_reranked_order_is_part_of_the_record(tmp_path: Any) -> None:
-    log = tmp_path / "log.jsonl"
-    found = retrieved(Judge(by_number), {"log": str(log)})
-    assert [key[1] for key in found.reranked] == ids(found)
-    assert '"rerank": [{"id": "p7"' in log.read_text()

@@ -100,6 +100,10 @@ def choose(made: Transformation, count: int | None) -> list[tuple[str, str, floa
 def test_the_last_search_of_a_budget_is_the_question_and_all_that_is_left_as_one_text() -> None:
     rest = f"{QUESTION} {FORMS.rewrite} current medication list vaccination dates"
     assert choose(FORMS, 2) == [("hyde", FORMS.hyde, 0.9), ("joined", rest, 1.2)]
+    # What weighs nothing is no part of it.
+    silent = FusionSettings(weights={**WEIGHTS, "rewrite": 0.0})
+    (joined,) = select_variants(build(FORMS, silent), QUESTION, 1, Trace())
+    assert FORMS.rewrite not in joined.text
     (only,) = choose(FORMS, 1)
     assert only == (
         "joined",
