@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.config.checking import build_adapter
-from qtmiddleware.config.keys import (
+from qtmiddleware.config.introspection import (
     Key,
     convert_to_json,
     describe_allowed_values,

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from typer.main import get_command
 
 import qtmiddleware
-from qtmiddleware.config.keys import list_all_keys
+from qtmiddleware.config.introspection import list_all_keys
 from qtmiddleware.config.reading import PRESETS
 from qtmiddleware.kit.cli.app import COMMANDS, app
 

@@ -119,7 +119,7 @@ class Config:
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""
-        from qtmiddleware.config.keys import convert_to_json, list_all_keys
+        from qtmiddleware.config.introspection import convert_to_json, list_all_keys
 
         for key in list_all_keys():
             value = convert_to_json(key.read_value(self.settings), key.hint)

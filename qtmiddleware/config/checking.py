@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config import errors, keys
+from qtmiddleware.config import errors, introspection
 from qtmiddleware.config.reading import Layer
 from qtmiddleware.config.settings import PROMPT_NAMES, OwnTransform, Settings, to_camel_case
 from qtmiddleware.errors import ConfigError
@@ -69,14 +69,14 @@ def _merge(
     for text in (*path[-1:], value):
         if isinstance(text, str) and errors.contains_api_key(text):
             raise _explain(path, text, sources, f"a value without a key ({errors.KEYS_ADVICE})")
-    type_ = keys.unwrap(hint)[0]
-    names = keys.list_names(hint)
+    type_ = introspection.unwrap(hint)[0]
+    names = introspection.list_names(hint)
     shorthand = getattr(type_, "shorthand", "")
     if shorthand and not isinstance(value, Mapping):
         value = {shorthand: value}
     if isinstance(value, list | tuple):
         if not (names and all(isinstance(item, str) for item in value)):
-            part = keys.find_part(hint, 0)
+            part = introspection.find_part(hint, 0)
             return tuple(
                 _merge(None, item, part, (*path, place), source, sources)
                 for place, item in enumerate(value)
@@ -89,13 +89,13 @@ def _merge(
         for written_name, item in value.items():
             # Editors and people use these keys at the top level of a file.
             if path or written_name not in ("$schema", "$comment"):
-                name = keys.find_name(hint, written_name)
+                name = introspection.find_name(hint, written_name)
                 place = (*path, name)
-                part = keys.find_part(hint, name)
+                part = introspection.find_part(hint, name)
                 merged[name] = _merge(merged.get(name), item, part, place, source, sources)
         return merged
     if isinstance(value, str):
-        return errors.find_same_name(value, keys.list_choices(hint)) or value
+        return errors.find_same_name(value, introspection.list_choices(hint)) or value
     # In JSON, 4.0 and 4 are equal.
     is_whole = type_ is int and isinstance(value, float) and value.is_integer()
     return int(value) if is_whole else value
@@ -110,8 +110,8 @@ def _explain(
     path: Path = ()
     shown: list[str] = []
     for name in location:
-        names = keys.list_names(hint)
-        part = keys.find_part(hint, name)
+        names = introspection.list_names(hint)
+        part = introspection.find_part(hint, name)
         if part is None and not names:
             break
         shown.append(to_camel_case(name) if name in names else errors.format_key(str(name)))
@@ -119,10 +119,12 @@ def _explain(
     holders = (path[:length] for length in range(len(path), 0, -1))
     source = next((sources[place] for place in holders if place in sources), "default")
     if hint is not None:
-        allowed = allowed or keys.describe_allowed_values(hint)
+        allowed = allowed or introspection.describe_allowed_values(hint)
         return errors.build_value_error(".".join(shown), value, allowed, source)
-    known_names = [*map(to_camel_case, keys.list_names(holder))]
-    places = {to_camel_case(key.path[-1]): key.name for key in reversed(keys.list_all_keys())}
+    known_names = [*map(to_camel_case, introspection.list_names(holder))]
+    places = {
+        to_camel_case(key.path[-1]): key.name for key in reversed(introspection.list_all_keys())
+    }
     places |= {name: ".".join([*shown[:-1], name]) for name in known_names}
     allowed = f"the names here are {', '.join(known_names)}"
     return errors.build_unknown_error(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, get_origin
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config import errors, keys
+from qtmiddleware.config import errors, introspection
 from qtmiddleware.errors import ConfigError
 
 Layer = tuple[str, Mapping[Any, Any]]
@@ -117,8 +117,8 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     """Return the settings in environment variables, with one layer per variable."""
-    prefix = keys.ENVIRONMENT_PREFIX
-    options = keys.list_all_keys()
+    prefix = introspection.ENVIRONMENT_PREFIX
+    options = introspection.list_all_keys()
     by_name = {key.environment_variable: key for key in options}
     # All names have the same prefix, which would make all of them look similar.
     places = {name.removeprefix(prefix): name for name in (*by_name, "QTM_CONFIG")}
@@ -141,7 +141,7 @@ def parse_text(hint: Any, text: str) -> Any:
 
     A text that cannot be parsed is returned unchanged. A later check rejects it.
     """
-    type_, _, is_nullable = keys.unwrap(hint)
+    type_, _, is_nullable = introspection.unwrap(hint)
     stripped = text.strip()
     if is_nullable and stripped in ("", "null"):
         return None
@@ -156,7 +156,7 @@ def parse_text(hint: Any, text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     # The name of a model or a namespace may be 7.
-    is_text = type_ is str or bool(keys.list_choices(hint))
+    is_text = type_ is str or bool(introspection.list_choices(hint))
     return text if is_text and not isinstance(value, str) else value
 
 

@@ -4,10 +4,10 @@ The groups are frozen dataclasses, so the free tier needs no validation library.
 users' values against the annotations. A key is snake_case here and camelCase in files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, dataclass_transform
+from typing import Annotated, Any, ClassVar, Final, Literal, dataclass_transform
 
 from qtmiddleware import catalogue
 
@@ -57,6 +57,19 @@ class Range(Limit):
             super().__init__(f" of at least {low}", ge=low)
         else:
             super().__init__(f" from {low} to {high}", ge=low, le=high)
+
+
+class Names(Limit):
+    """The names that an option allows. If it *is_open*, names of the user's own too."""
+
+    def __init__(self, names: Iterable[str], *, is_open: bool = False) -> None:
+        super().__init__("")
+        self.names = tuple(names)
+        self.is_open = is_open
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        known: Any = Literal[self.names]
+        return handler.generate_schema(known | str if self.is_open else known)
 
 
 def to_camel_case(name: str) -> str:
@@ -158,25 +171,14 @@ Scores = Literal["backend", "fused"]
 LogTexts = Literal["none", "questions", "all"]
 HybridMethod = Literal["weighted", "rrf"]
 ChunkBoundary = Literal["sentence", "character"]
-if TYPE_CHECKING:
-    Language = str
-    FusionMethod = str
-    StoreKind = str
-    TransformationType = str
-    PromptName = str
-    ReplyPromptName = str
-    VariantKind = str
-    FilledField = str
-else:
-    Language = Literal[("auto", *catalogue.LANGUAGES)]
-    FusionMethod = Literal[tuple(catalogue.FUSION_METHODS)]
-    StoreKind = Literal[tuple(catalogue.STORES)]
-    # Users can define more, so the catalogue's rows are not all there is.
-    TransformationType = Literal[tuple(catalogue.TRANSFORMS)] | str
-    PromptName = Literal[PROMPT_NAMES]
-    ReplyPromptName = Literal[catalogue.list_prompt_names()]
-    VariantKind = Literal[tuple(DEFAULT_WEIGHTS)]
-    FilledField = Literal[tuple(catalogue.FILLED_BY)]
+Language = Annotated[str, Names(["auto", *catalogue.LANGUAGES])]
+FusionMethod = Annotated[str, Names(catalogue.FUSION_METHODS)]
+StoreKind = Annotated[str, Names(catalogue.STORES)]
+TransformationType = Annotated[str, Names(catalogue.TRANSFORMS, is_open=True)]
+PromptName = Annotated[str, Names(PROMPT_NAMES)]
+ReplyPromptName = Annotated[str, Names(catalogue.list_prompt_names())]
+VariantKind = Annotated[str, Names(DEFAULT_WEIGHTS)]
+FilledField = Annotated[str, Names(catalogue.FILLED_BY)]
 
 
 class PreprocessSettings(SettingsGroup):

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import read_marked_values
+from qtmiddleware.config.introspection import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError
 from qtmiddleware.kit.evaluation.dataset import Question, load_questions, read_lines

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.config.keys import read_marked_values
+from qtmiddleware.config.introspection import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, find_protected_spans

@@ -12,6 +12,7 @@ import json
 import re
 from collections import UserDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import getattr_static, getmembers_static, isawaitable, ismemberdescriptor
@@ -194,10 +195,6 @@ def _is_list(value: Any) -> bool:
     return kind == "list"
 
 
-def _is_column(value: Any) -> bool:
-    return _is_list(value) or (_get_kind(value) == "array" and value.ndim > 0)
-
-
 def _is_plain(value: Any) -> bool:
     """Return whether *value* is a list or a tuple without names."""
     return isinstance(value, (tuple, list)) and _get_kind(value) == "list"
@@ -210,10 +207,10 @@ def _is_number(value: Any) -> bool:
 def convert_to_float(value: Any) -> float | None:
     """Return *value* as a finite float; ``None`` if it is not a finite number."""
     try:
-        number = float(value) if _is_number(value) else None
+        number = float(value) if _is_number(value) else float("nan")
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if number is not None and isfinite(number) else None
+    return number if isfinite(number) else None
 
 
 def _has_words(text: str) -> bool:
@@ -403,8 +400,10 @@ class _Reader(NamedTuple):
             names = _name_values(items) if len(kinds) == 1 else ()
         passages = [self._read_usual(item) or self._read(item, names) for item in items]
         for passage in passages:
-            if passage.text is None:
-                _check_without_text(passage)
+            is_read = passage.text is not None or passage.id is not None
+            if not (is_read or isinstance(passage.item, Mapping | str) or list_texts(passage)):
+                problem = "neither an id nor a text was found in an item of type"
+                raise _build_shape_error(passage.item, problem)
         return passages
 
     def _read_usual(self, item: Any) -> Passage | None:
@@ -464,7 +463,12 @@ class _Reader(NamedTuple):
             text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
             text_field = f"metadata.{text_field}"
         if text is None and "_node_content" in metadata:
-            text, text_field = _unpack_node(metadata["_node_content"]), "_node_content"
+            # The stores of LlamaIndex keep a node as JSON.
+            with suppress(TypeError, ValueError, RecursionError):
+                text, text_field = (
+                    _join_text(json.loads(metadata["_node_content"])),
+                    "_node_content",
+                )
         key = id_ or ""
         if names and names[0] != "document" and "id" not in dict(self.named):
             # All texts, because the other rows of a response decide which of them is the passage.
@@ -542,8 +546,10 @@ def _find_inner(fields: dict[Any, Any]) -> Any:
     layout = _find_layout(tuple(fields))
     if any(isinstance(_get(fields, path), str) for path in layout.texts):
         return None
-    names = (name for name in fields if name not in layout.metadata)
-    return next((name for name in names if name == "document" or _is_document(fields[name])), None)
+    for name, value in fields.items():
+        if name not in layout.metadata and (name == "document" or _is_document(value)):
+            return name
+    return None
 
 
 def _is_document(value: Any) -> bool:
@@ -562,14 +568,6 @@ def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str
         if text is not None:
             return text, ".".join(map(str, path))
     return None, ""
-
-
-def _unpack_node(packed: Any) -> str | None:
-    """Return the text of a LlamaIndex node, which its stores keep as JSON."""
-    try:
-        return _join_text(json.loads(packed))
-    except (TypeError, ValueError, RecursionError):
-        return None
 
 
 def _join_text(value: Any, depth: int = 2) -> str | None:
@@ -592,18 +590,6 @@ def _read_score(holder: Any, paths: Sequence[Path]) -> float | None:
         if _is_number(value := _get(holder, path)):
             return convert_to_float(value)
     return None
-
-
-def _check_without_text(passage: Passage) -> None:
-    """Raise `ResponseShapeError` if *passage*, which has no text, is none, or a group of some."""
-    item = passage.item
-    for name, value in list_fields(item).items():
-        is_list = _is_list(value) and len(value) and isinstance(name, str)
-        if is_list and _spell(name) in _ENVELOPE_NAMES and _is_document(value[0]):
-            raise _build_shape_error(item, "groups of passages were found, each of type")
-    is_passage = passage.id is not None or isinstance(item, Mapping | str)
-    if not is_passage and not list_texts(passage):
-        raise _build_shape_error(item, "neither an id nor a text was found in an item of type")
 
 
 def replace_score(passage: Passage, score: float) -> Any:
@@ -634,7 +620,7 @@ def estimate_chars(passage: Passage) -> int:
     for value in values.values():
         if isinstance(value, str):
             chars += len(value)
-        elif _is_column(value):
+        elif _is_list(value) or _get_kind(value) == "array":
             # An embedding has about a thousand numbers, so they are not looked at one by one.
             chars += len(value) * _NUMBER_CHARS
         elif _is_number(value):
@@ -670,9 +656,13 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
                 lengths[is_worded, sum(map(len, column))] = place
         elif column and all(isinstance(value, Mapping) for value in column):
             names[place] = "metadata"
-        elif _can_be_scores(column):
-            names = [str(at) if name == "score" else name for at, name in enumerate(names)]
-            names[place] = "score"
+        elif all(map(_is_number, column)) and not all(map(_is_whole, column)):
+            # Scores only rise or only fall. Whole numbers may be ids.
+            numbers = [it for it in map(convert_to_float, column) if it is not None]
+            falls = numbers[:1] > numbers[-1:]
+            if len(numbers) == len(column) and numbers == sorted(numbers, reverse=falls):
+                names = [str(at) if name == "score" else name for at, name in enumerate(names)]
+                names[place] = "score"
     if lengths:
         names[lengths[max(lengths)]] = "text"
     if names[0] == "0" and all(map(_is_id, columns[0])):
@@ -685,19 +675,15 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
     return names
 
 
-def _can_be_scores(column: Sequence[Any]) -> bool:
-    """Return whether the values of a *column* only rise or only fall. Whole numbers may be ids."""
-    numbers = [number for number in map(convert_to_float, column) if number is not None]
-    if len(numbers) < len(column) or all(hasattr(value, "__index__") for value in column):
-        return False
-    return numbers == sorted(numbers, reverse=numbers[0] > numbers[-1])
+def _is_whole(value: Any) -> bool:
+    return hasattr(value, "__index__")
 
 
 def _is_id(value: Any) -> bool:
     """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
     if isinstance(value, str):
         return not _has_words(value)
-    return not hasattr(value, "__iter__") and (not _is_number(value) or hasattr(value, "__index__"))
+    return not hasattr(value, "__iter__") and (_is_whole(value) or not _is_number(value))
 
 
 # --- a response -----------------------------------------------------------------------------------
@@ -752,7 +738,7 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
         value: Any = fields.get(name)
         if isinstance(response, Mapping) and _is_list(value):
             path = _unnest((name,), value)
-            if path == (name,) and len(value) and _is_list(value[0]):
+            if len(path) == 1 and len(value) and _is_list(value[0]):
                 problem = "the results of several queries were found in a response of type"
                 raise _build_shape_error(response, problem)
             return path
@@ -798,7 +784,8 @@ def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))
-        if not _is_column(values) or len(values) != len(passages):
+        is_array = _get_kind(values) == "array" and values.ndim > 0
+        if not (is_array or _is_list(values)) or len(values) != len(passages):
             continue
         are_numbers = getattr(values, "ndim", 1) == 1 and all(map(_is_number, values))
         is_beside = are_numbers or is_table or isinstance(passages[0], str)
@@ -842,7 +829,12 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
     if container is None or class_ in (list, tuple):
         return tuple(items) if class_ is tuple else list(items)
     if _get_kind(container) == "array":
-        return _refill_array(container, items)
+        # There is an array, so numpy is already loaded.
+        import numpy as np
+
+        # New texts may be longer than the old ones, and new numbers may not be whole.
+        dtype = container.dtype if container.dtype.kind in "fO" or not items else None
+        return np.array(items, dtype=dtype).reshape(len(items), *container.shape[1:])
     is_tuple = issubclass(class_, tuple)
     filled: Any = tuple.__new__(class_, items) if is_tuple else copy.copy(container)
     if filled is not container and isinstance(filled, list | deque):
@@ -853,15 +845,6 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
     if filled is container or len(filled) != len(items) or not all(map(is_, filled, items)):
         raise _build_shape_error(container)
     return filled
-
-
-def _refill_array(array: Any, items: Sequence[Any]) -> Any:
-    # There is an array, so numpy is already loaded.
-    import numpy as np
-
-    # New texts may be longer than the old ones, and new numbers may not be whole.
-    dtype = array.dtype if array.dtype.kind in "fO" or not items else None
-    return np.array(items, dtype=dtype).reshape(len(items), *array.shape[1:])
 
 
 def _realign(container: Sequence[Any], value: Any, items: Sequence[Any]) -> Any:
@@ -948,11 +931,11 @@ def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -
     if text_field is not None:
         where = f"keywordEvidence.fields.text {text_field!r}"
     problem = f"the passages have no text under {where}"
-    texts = {len(text): name for it in passages for name, text in list_texts(it).items()}
+    texts = [(len(text), name) for it in passages for name, text in list_texts(it).items()]
     if texts:
-        longest = texts[max(texts)]
-        setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{longest}"}}}}}}'
-        return f"{problem}, but {longest!r} holds text", f"set {setting}"
+        name = max(texts)[1]
+        setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{name}"}}}}}}'
+        return f"{problem}, but {name!r} holds text", f"set {setting}"
     if not any(passage.metadata for passage in passages):
         problem = "the passages have neither a text nor metadata"
     fix = "return the texts too, in Pinecone with include_metadata=True or include_fields=[...]"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.keys import find_marked_keys, read_marked_values
+from qtmiddleware.config.introspection import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import (

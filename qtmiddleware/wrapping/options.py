@@ -27,7 +27,7 @@ def check_options(
 def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection[str]) -> str:
     # Imported here, because most processes never meet an error.
     from qtmiddleware.config.errors import KEYS_ADVICE, find_nearest_name, is_secret_name
-    from qtmiddleware.config.keys import list_all_keys
+    from qtmiddleware.config.introspection import list_all_keys
     from qtmiddleware.config.reading import nest_value
     from qtmiddleware.wrapping.engine import MiddlewareOptions
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import (
@@ -16,7 +16,6 @@ from typing import (
     Final,
     Generic,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
     overload,
@@ -50,47 +49,11 @@ R = TypeVar("R")
 S = TypeVar("S")
 W = TypeVar("W", bound="Wrapped[..., Any]")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class AskMethod(Protocol[P, T_co]):
-    """The type of `Wrapped.retrieve` and similar methods, for type checkers.
-
-    They take the function's arguments, and the keywords *history*, *config* and *qtm_config*.
-    """
-
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
-    @overload
-    def __call__(self, *args: Any, history: Iterable[Any] | None, **kwargs: Any) -> T_co: ...
-    @overload
-    def __call__(self, *args: Any, config: Any, **kwargs: Any) -> T_co: ...
-    @overload
-    def __call__(self, *args: Any, qtm_config: Any, **kwargs: Any) -> T_co: ...
-
-
-class _AskDescriptor(Protocol[T_co]):
-    """A descriptor that becomes an `AskMethod` when it is read from an object."""
-
-    @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
-    @overload
-    def __get__(
-        self, instance: Wrapped[P, Any], owner: type | None = None
-    ) -> AskMethod[P, T_co]: ...
 
 
 # Special names that `__getattr__` reads from the function. From Python 3.14 on,
 # `functools.update_wrapper` no longer copies the annotations themselves.
 _FORWARDED_SPECIAL_NAMES: Final = frozenset({"__annotations__", "__isabstractmethod__"})
-
-
-def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
-    """Return *method* unchanged. Type checkers see an `AskMethod`.
-
-    A `ParamSpec` cannot be given more keywords, so overloads declare the valid arguments.
-    """
-    return method
 
 
 class CopiedAsItself:
@@ -154,7 +117,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             return self._function.fn(*self._bound_to, *args, **kwargs)  # type: ignore[no-any-return]
         return caller.retrieve().response  # type: ignore[no-any-return]
 
-    @_type_as_ask_method
     def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """Search with the given arguments, and return the passages and a record of the search.
 
@@ -166,7 +128,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         """
         return self._prepare(args, kwargs, awaited="aretrieve").retrieve()
 
-    @_type_as_ask_method
     async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """Search as `retrieve` does, without blocking the running event loop.
 
@@ -198,7 +159,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         calls = self._make_calls(self.aretrieve, args, kwargs)
         return await gather_results(io, calls, engine.settings.limits.max_concurrency)
 
-    @_type_as_ask_method
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the language model's answer to the query, with citations of the passages found.
 
@@ -210,20 +170,17 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         flow, caller = self._prepare_answer(args, kwargs, awaited="aanswer")
         return run(flow.answer, caller)
 
-    @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
         flow, caller = self._prepare_answer(args, kwargs)
         return await arun(flow.answer, caller)
 
-    @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
         return AnswerStream(*self._prepare_answer(args, kwargs, awaited="astream_answer"))
 
-    @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
         """Return a stream of the answer for ``async for``; the search starts with it."""
         from qtmiddleware.answering import AsyncAnswerStream

@@ -23,7 +23,7 @@ from qtmiddleware.catalogue import (
     TRANSFORMS,
     list_prompt_names,
 )
-from qtmiddleware.config.keys import (
+from qtmiddleware.config.introspection import (
     Key,
     list_all_keys,
     list_choices,

@@ -142,11 +142,7 @@ def decorated() -> None:
 
 
 def asked() -> None:
-    """The arguments of `retrieve` and its kin are the function's own, and the reserved words."""
-    plain.retrieve(3)  # type: ignore[call-overload]
-    plain.retrieve("q", topk=3)  # type: ignore[call-overload]
-    Service().search.retrieve(3)  # type: ignore[call-overload]
-    plain.answer("q", topk=3)  # type: ignore[call-overload]
+    """`retrieve` and its kin take the function's arguments and the reserved words."""
     assert_type(plain.retrieve("q", 3, history=None, config={}, qtm_config={}), qtm.Retrieval)
     assert_type(plain.answer("q", top_k=3), qtm.Answer)
     assert_type(plain.stream_answer("q", history=[]), qtm.AnswerStream)
@@ -158,7 +154,6 @@ async def decorated_awaited() -> None:
     assert_type(await Service.asearch_for_all("q"), list[str])
     assert_type(await Service().asearch_for_all.aretrieve("q"), qtm.Retrieval)
     assert_type(await plain.aanswer("q"), qtm.Answer)
-    await awaited.aretrieve(3)  # type: ignore[call-overload]
     assert_type(await awaited("q"), list[int])
     assert_type(await configured_awaited("q"), list[int])
     assert_type(await awaited.aretrieve("q", history=[("user", "x")]), qtm.Retrieval)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import build_value_error
-from qtmiddleware.config.keys import find_marked_keys, find_name, find_part, list_all_keys
+from qtmiddleware.config.introspection import find_marked_keys, find_name, find_part, list_all_keys
 from qtmiddleware.config.reading import nest_value, parse_text
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra

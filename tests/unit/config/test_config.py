@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import list_all_keys, unwrap
+from qtmiddleware.config.introspection import list_all_keys, unwrap
 from qtmiddleware.config.reading import PRESETS
 from qtmiddleware.config.settings import (
     DEFAULT_WEIGHTS,

@@ -1,15 +1,22 @@
-"""Read the annotations of the settings: which keys there are, and which values they allow."""
+"""Tell which keys there are and what they allow, as the fields of `Settings` define them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from operator import attrgetter
+from functools import cache, reduce
+from operator import attrgetter, or_
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from qtmiddleware.config.settings import Limit, Mark, Settings, SettingsGroup, to_camel_case
+from qtmiddleware.config.settings import (
+    Limit,
+    Mark,
+    Names,
+    Settings,
+    SettingsGroup,
+    to_camel_case,
+)
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
 _WORDS: Final = {
@@ -62,9 +69,7 @@ def _list_keys(group: SettingsGroup, path: tuple[str, ...], marks: Mark) -> Iter
     for name, hint in read_hints(type(group)).items():
         value = getattr(group, name)
         own_path = (*path, name)
-        own_marks = marks
-        for note in unwrap(hint)[1]:
-            own_marks |= note if isinstance(note, Mark) else Mark(0)
+        own_marks = reduce(or_, (it for it in unwrap(hint)[1] if isinstance(it, Mark)), marks)
         if isinstance(value, SettingsGroup):
             yield from _list_keys(value, own_path, own_marks)
         else:
@@ -130,10 +135,10 @@ def list_names(hint: Any) -> tuple[str, ...]:
 
 def list_choices(hint: Any) -> tuple[str, ...]:
     """Return the values of the choice *hint*, without names that users define."""
-    type_ = unwrap(hint)[0]
-    if get_origin(type_) in (Union, UnionType):
-        type_ = get_args(type_)[0]
-    return get_args(type_) if get_origin(type_) is Literal else ()
+    type_, notes, _ = unwrap(hint)
+    if get_origin(type_) is Literal:
+        return get_args(type_)
+    return next((note.names for note in notes if isinstance(note, Names)), ())
 
 
 def find_name(hint: Any, written_name: Any) -> Any:
@@ -151,7 +156,7 @@ def describe_allowed_values(hint: Any) -> str:
     names = ", ".join(map(to_camel_case, list_names(hint))) or "names"
     if choices := list_choices(hint):
         words = f"one of {', '.join(choices)}"
-        if get_origin(type_) is not Literal:
+        if any(getattr(note, "is_open", False) for note in notes):
             words += ", or a name of your own"
     elif get_origin(type_) is Mapping:
         words = f"an object of {names}, each {describe_allowed_values(get_args(type_)[1])}"
