@@ -72,10 +72,6 @@ _INPUTS: Final = "inputs"
 _INPUTS_TEXT: Final = (_INPUTS, "text")
 # Chroma takes either texts or vectors.
 _INSTEAD_OF_VECTORS: Final = "query_texts"
-_SEARCHES: Final = (
-    *("invoke", "retrieve", "search", "query", "similarity_search"),
-    *("get_relevant_documents", "run"),
-)
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ANYTHING: Final = inspect.signature(lambda *args, **kwargs: None).parameters  # noqa: ARG005
@@ -319,16 +315,19 @@ class Arguments:
 
         A parameter in the signature selects a page even if a call omits it: the first one.
         """
-        names = self.binding.pages
-        if not self.binding.is_page_named:
-            passed = self.kwargs if self.binding.may_have_pages else {}
-            usual = (name for name, value in passed.items() if value is not None)
-            names = [
-                name
-                for name in (*names, *filter(_is_page_name, usual))
-                if _can_select_page(self._get((name,)))
-            ]
-        return names[0] if names else ""
+        binding = self.binding
+        if binding.is_page_named:
+            return "".join(binding.pages)
+        names = [*binding.pages]
+        if binding.may_have_pages:
+            passed = (name for name, value in self.kwargs.items() if value is not None)
+            names += filter(_is_page_name, passed)
+        for name in names:
+            value = self._get((name,))
+            # A switch, a date and a database cursor select no page.
+            if not (isinstance(value, bool | date) or hasattr(type(value), "execute")):
+                return name
+        return ""
 
     def replace(
         self, query: Any, top_k: int | None = None, *, text_fields: Sequence[str] = ()
@@ -537,12 +536,6 @@ def _is_page_name(name: str) -> bool:
     return _PAGES.fullmatch(_fold(name)) is not None
 
 
-def _can_select_page(value: Any) -> bool:
-    """Return whether *value* can select a page: it is no switch, date or database cursor."""
-    class_ = type(value)
-    return not issubclass(class_, bool | date) and not hasattr(class_, "execute")
-
-
 def should_await_calls(fn: Any, declared_kind: object) -> bool:
     """Return whether calls of *fn* must be awaited, by *declared_kind* or else by inspection.
 
@@ -551,9 +544,8 @@ def should_await_calls(fn: Any, declared_kind: object) -> bool:
     if declared_kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {declared_kind!r}")
     if not callable(fn):
-        methods = [name for name in _SEARCHES if callable(getattr(type(fn), name, None))]
-        advice = f"its search method: .{methods[0]}" if methods else "a function that searches"
-        raise WrapError(f"{type(fn).__name__} is not callable; wrap {advice}")
+        kind = type(fn).__name__
+        raise WrapError(f"{kind} is not callable; wrap a function or a method that searches")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         name = getattr(fn, "__name__", fn)
         raise WrapError(

@@ -122,9 +122,7 @@ class Caller:
         """
         query: Any = search.text
         if self.call.embedder is not None and query is not None and not search.fields:
-            query = search.vector
-            if query is None:
-                query = await self._embed_text(search, io)
+            query = await self._embed_text(search, io) if search.vector is None else search.vector
         widening, narrow_by = self.call.learned.widening, search.narrow_by
         try:
             return await self._run_search(search, query, search.top_k, io)
@@ -173,7 +171,7 @@ class Caller:
             call.fn = self.function.fn
             response = await make_awaitable(self._call_function(search, query, top_k))
             record_read_units(response)
-            return response
+        return response
 
     def _block(self, search: Search, query: Any, top_k: int | None) -> Any:
         with RunningCall(search) as call:
@@ -229,20 +227,23 @@ class Caller:
         if learned.problem and "problem" not in told:
             told.add("problem")
             message = f"{name}(): {learned.problem} (details: .check(question))"
-            _issue_setup_warning(message, query_id)
+            logger.warning("%s", message, event="setup_problem", query_id=query_id)
+            # A warning filter may turn the warning into an error, which would cost the user the
+            # result.
+            with suppress(Exception):
+                warnings.warn(message, SetupWarning, stacklevel=_count_own_frames() + 1)
 
 
-def _issue_setup_warning(message: str, query_id: str) -> None:
-    """Log *message*, and issue a `SetupWarning` for the line that called the wrapped function."""
-    logger.warning("%s", message, event="setup_problem", query_id=query_id)
-    frame: FrameType | None = sys._getframe()
-    level = 0
-    # Skip our own frames, and asyncio's: an asynchronous function is called by the event loop.
+def _count_own_frames() -> int:
+    """Count the frames from this function's caller up to the line that called the wrapped function.
+
+    They are ours, and asyncio's: an asynchronous function is called by the event loop.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in (
         "qtmiddleware",
         "asyncio",
     ):
-        frame, level = frame.f_back, level + 1
-    # A warning filter may turn the warning into an error, which would cost the user the result.
-    with suppress(Exception):
-        warnings.warn(message, SetupWarning, stacklevel=level + 1)
+        frame, count = frame.f_back, count + 1
+    return count

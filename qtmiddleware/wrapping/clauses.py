@@ -17,17 +17,16 @@ SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
 TEXT: Final = "text"
 QUERY_STRING: Final = "query_string"
-SPARSE: Final = "sparse_vector"
 PLACES: Final[Mapping[str, str]] = {
     TEXT: "query",
     QUERY_STRING: "query",
     "embed": "query",
     "sparse_embed": "query",
     "dense_vector": "values",
-    SPARSE: "sparse_values",
+    "sparse_vector": "sparse_values",
 }
 """For each type of clause, the name of the field that holds the text or vector to search for."""
-VECTORS: Final = frozenset({"dense_vector", SPARSE})
+VECTORS: Final = frozenset({"dense_vector", "sparse_vector"})
 COMBINED: Final = frozenset({TEXT, QUERY_STRING})
 """The types of clauses that may be combined with others in one search."""
 
@@ -124,20 +123,11 @@ def _replace_in_clause(clause: Any, question: Any) -> Any:
             return clause  # keep the caller's own text unchanged, a question mark included
         if clause_type == QUERY_STRING:
             question = strip_lucene_syntax(question)
-    elif clause_type == SPARSE:
-        question = _convert_to_sparse(question)
+    elif clause_type == "sparse_vector" and not hasattr(question, "indices"):
+        # Pinecone takes the values of a sparse vector that are not zero, with their indices.
+        entries = {index: float(value) for index, value in enumerate(question) if value}
+        question = {"indices": [*entries], "values": [*entries.values()]}
     return replace_value_at_path(clause, (place,), question)
-
-
-def _convert_to_sparse(vector: Any) -> Any:
-    """Return *vector* in Pinecone's sparse format: the indices and values that are not zero."""
-    if isinstance(vector, Mapping) or hasattr(vector, "indices"):
-        return vector
-    entries = {index: float(value) for index, value in enumerate(vector) if value}
-    return {
-        "indices": list(entries),
-        "values": list(entries.values()),
-    }
 
 
 def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[str, Any]]:
@@ -147,22 +137,14 @@ def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[s
 
 def find_lucene_operator(query_string: Any) -> str:
     """Return the first Lucene operator, or ``""``. A final question mark is none."""
-    text = query_string if isinstance(query_string, str) else ""
-    match = _SYNTAX.search(text.rstrip().rstrip("?"))
-    return "" if match is None else match[0]
+    match = isinstance(query_string, str) and _SYNTAX.search(query_string.rstrip().rstrip("?"))
+    return match[0] if match else ""
 
 
 def strip_lucene_syntax(query_string: str) -> str:
     """Return *query_string* without Lucene syntax; unchanged if there is nothing else."""
-    plain = query_string
-    before = ""
+    plain = re.sub(r"\b(?:AND|OR|NOT)\b", lambda match: match[0].lower(), query_string)
     # Removing one piece may leave another at the start of a word, as in "{-".
-    while plain != before:
-        before = plain
-        plain = _SYNTAX.sub(_replace_operator, plain)
+    while _SYNTAX.search(plain):
+        plain = _SYNTAX.sub(" ", plain)
     return " ".join(plain.split()) or query_string
-
-
-def _replace_operator(match: re.Match[str]) -> str:
-    operator = match[0]
-    return operator.lower() if operator.isalpha() else " "

@@ -35,11 +35,8 @@ def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection
         return f"{KEYS_ADVICE}, or pass your own client="
     if name in {"config", *MiddlewareOptions.__optional_keys__}:
         return "it is an option of QueryMiddleware"
-    own = [
-        parameter.name
-        for parameter in inspect.signature(caller).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
+    parameters = inspect.signature(caller).parameters.values()
+    own = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     options = sorted({*known_names, *own})
     # A name such as `method` is an option of several groups.
     settings: dict[str, dict[str, None]] = {}
@@ -52,8 +49,6 @@ def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection
         return "its options are " + ", ".join(options)
     if nearest in options:
         return f"did you mean {nearest}?"
-    place = "the config of QueryMiddleware: "
-    for option in ("qtm_config", "config"):
-        if option in options:
-            place = f"{option}="
+    takers = [f"{option}=" for option in ("config", "qtm_config") if option in options]
+    place = takers[0] if takers else "the config of QueryMiddleware: "
     return f"it is a setting: put it into {place}" + " or ".join(settings[nearest])
