@@ -29,12 +29,9 @@ def build_adapter() -> TypeAdapter[Settings]:
 def check_layers(
     settings: Settings, sources: Mapping[Path, str], layers: Sequence[Layer]
 ) -> tuple[Settings, dict[Path, str]]:
-    """Return *settings* with the values in *layers*, and the source of each value that is set.
+    """Return *settings* with the values in *layers*, the strongest last, and each value's source.
 
-    A later layer overrides an earlier layer.
-
-    Raises:
-        ConfigError: A setting is wrong. The message has a line per wrong value.
+    Raises `ConfigError` with a line per wrong value.
     """
     values: Any = asdict(settings)
     sources = dict(sources)

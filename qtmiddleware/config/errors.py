@@ -29,14 +29,7 @@ KEYS_ADVICE: Final = "set keys only in the environment: OPENAI_API_KEY, PINECONE
 
 
 def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:
-    """Return the error for a setting whose value is not allowed. A secret is not shown.
-
-    Args:
-        path: The dotted key of the setting, such as ``fusion.rrfK``.
-        value: The rejected value.
-        allowed: The allowed values, in words. Of "one of a, b", the most similar one is suggested.
-        source: The origin of the value.
-    """
+    """Return the error for a *value* that is none of the *allowed* ones. A secret is not shown."""
     shown, hint = format_value(value), ""
     if isinstance(value, str) and allowed.startswith("one of "):
         nearest = find_nearest_name(value, allowed.removeprefix("one of ").split(", "))
@@ -55,12 +48,7 @@ def build_unknown_error(
 ) -> ConfigError:
     """Return the error for a setting that does not exist.
 
-    Args:
-        path: The dotted key, or the name of the variable.
-        name: The last part of *path*, as the user wrote it.
-        source: The origin of the setting.
-        places: The names that the user may have meant, with their dotted keys.
-        allowed: The names that are allowed here, in words.
+    *name* is the last part of *path*; *places* are the names that may be meant, with their keys.
     """
     if is_secret_name(name) or format_key(name) != name:
         advice = KEYS_ADVICE
@@ -120,10 +108,7 @@ def format_key(key: Any) -> str:
 
 
 def find_nearest_name(name: str, known_names: Iterable[str]) -> str | None:
-    """Return the most similar of *known_names*, ignoring case, dashes and underscores.
-
-    Returns ``None`` if no name is similar.
-    """
+    """Return the most similar of *known_names*, ignoring case, dashes and underscores."""
     # Imported here, because most processes never meet an error.
     from difflib import get_close_matches
 
@@ -134,17 +119,11 @@ def find_nearest_name(name: str, known_names: Iterable[str]) -> str | None:
 
 
 def find_same_name(name: str, known_names: Iterable[str]) -> str | None:
-    """Return the one of *known_names* that equals *name*, ignoring case, dashes and underscores.
-
-    Returns *name* itself if it is known, and ``None`` if there is no such name.
-    """
+    """Return the one of *known_names* that is *name*, ignoring case, dashes and underscores."""
     same_names = [known for known in known_names if fold_name(known) == fold_name(name)]
     return name if name in same_names else next(iter(same_names), None)
 
 
 def fold_name(name: str) -> str:
-    """Return *name* in lower case, without dashes, underscores and spaces, for comparison.
-
-    The result is equal for ``multi_query``, ``multi-query`` and ``multiQuery``.
-    """
+    """Return *name* for comparison: ``multi_query``, ``multi-query`` and ``multiQuery`` agree."""
     return re.sub(r"[-_\s]", "", name).casefold()

@@ -30,14 +30,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class Key:
-    """One option of the config.
-
-    Attributes:
-        path: the field names that lead to the option, such as ``("fusion", "rrf_k")``.
-        hint: the annotation of the field.
-        default: the default value.
-        marks: what the option changes, including the marks of its group.
-    """
+    """One option: its path of field names, annotation, default, and its own and its group's marks."""
 
     path: tuple[str, ...]
     hint: Any
@@ -110,10 +103,7 @@ def unwrap(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 
 
 def find_part(hint: Any, name: object) -> Any:
-    """Return the annotation of *name* inside *hint*, or ``None`` if there is no such part.
-
-    The parts are the options of a group, and the items of an object or a list.
-    """
+    """Return the annotation of *name*, an option of a group or an item, or ``None``."""
     type_ = unwrap(hint)[0]
     names = list_names(hint)
     if names and name not in names:
@@ -142,10 +132,7 @@ def list_choices(hint: Any) -> tuple[str, ...]:
 
 
 def find_name(hint: Any, written_name: Any) -> Any:
-    """Return the field name that *written_name* means in *hint*: ``rrf_k`` for ``rrfK``.
-
-    An unknown name is returned unchanged.
-    """
+    """Return the field name that *written_name* means in *hint*: ``rrf_k`` for ``rrfK``."""
     names = (name for name in list_names(hint) if written_name in (name, to_camel_case(name)))
     return next(names, written_name)
 

@@ -40,8 +40,7 @@ _BOOLEANS: Final = {
 def read_layers(source: object, environ: Mapping[str, str], origin: str) -> list[Layer]:
     """Return the settings in *environ* and *source*, the strongest last.
 
-    A path or preset replaces the one that ``QTM_CONFIG`` names. A mapping, which error messages
-    call *origin*, only overrides its values.
+    A path or preset replaces the one that ``QTM_CONFIG`` names; a mapping overrides its values.
     """
     layers = read_environment(environ)
     named = environ.get("QTM_CONFIG")

@@ -31,12 +31,7 @@ REPLY, MODEL, MIDDLEWARE, NAMED = Mark
 
 
 class Limit:
-    """A limit beside the type of an option.
-
-    Attributes:
-        words: the limit in words, which follow those for the type.
-        constraints: the limit in terms of pydantic's schema.
-    """
+    """A limit beside the type of an option: in words, and in terms of pydantic's schema."""
 
     def __init__(self, words: str, **constraints: Any) -> None:
         self.words = words

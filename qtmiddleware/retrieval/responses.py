@@ -382,10 +382,9 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
 
 
 class _Reader(NamedTuple):
-    """Reads the passages of one response.
+    """Reads the passages of one response, until *stops_at* if its mappings are slow.
 
-    *named* are the fields that the settings name, such as ``("id", "uid")``. *namespace* is that of
-    passages that name none. Slow mappings are read until *stops_at*.
+    *named* are the fields that the settings name, such as ``("id", "uid")``.
     """
 
     named: tuple[tuple[str, str], ...] = ()

@@ -81,24 +81,15 @@ _EMPTY: Final = inspect.Parameter.empty
 class Binding:
     """Where the question, the number of passages and the page are in the calls of one function.
 
-    Args:
-        fn: the function.
-        query_arg, top_k_arg: the names of the parameters, with dots for a value inside one. By
-            default, those with usual names; for the question, else the only one that can be a text.
-        page_arg: see `PageArgument`.
-        takes_vector: whether *fn* takes the question's vector, while its callers pass a text.
+    The names are of parameters, with dots for a value inside one; the usual ones by default. With
+    *takes_vector*, the function takes the question's vector, while its callers pass a text.
 
     Attributes:
-        function_name: the function's name, with the name of its class.
-        named: the parameters by name, without ``*args`` and ``**kwargs``.
-        is_loose: whether only ``*args`` or ``**kwargs`` can hold the question.
         path: where the function takes the question.
         sources: the keywords and positions at which callers pass it, the likeliest first.
-        argument, top_k_argument: the names of the question and the number; ``None`` for no number.
+        is_loose: whether only ``*args`` or ``**kwargs`` can hold the question.
         pages: the names of the parameters that select a page.
-        is_page_named: whether *page_arg* says what selects a page, or that nothing does.
         may_have_pages: whether the signature leaves open if the function has pages.
-        takes_vector_anywhere: whether nothing shows which argument takes the vector.
         ambiguity: why it is unclear which parameter takes the question; ``""`` if it is clear.
 
     Raises:
@@ -334,8 +325,7 @@ class Arguments:
     ) -> Arguments:
         """Return the arguments with another question, a text or vector, and number of passages.
 
-        With *text_fields*, these fields are searched for the words of *query*, instead of the
-        clauses.
+        With *text_fields*, these fields are searched for the words of *query*.
         """
         call, path = self, self._path
         if top_k is not None and self._number_path:
@@ -371,10 +361,7 @@ class Arguments:
     # --- document searches ------------------------------------------------------------------------
 
     def read_clause_type(self) -> str | None:
-        """Return the type of the first ``score_by`` clause, ``""`` if it cannot be read.
-
-        Returns ``None`` if the call is no document search.
-        """
+        """Return the type of the first clause of a document search, ``""`` if it cannot be read."""
         with suppress(NoQuestion):
             if self.binding.takes_clauses or self._path[0] == SCORE_BY:
                 value = self._get((SCORE_BY,))
@@ -537,10 +524,7 @@ def _is_page_name(name: str) -> bool:
 
 
 def should_await_calls(fn: Any, declared_kind: object) -> bool:
-    """Return whether calls of *fn* must be awaited, by *declared_kind* or else by inspection.
-
-    Raises `WrapError` if *fn* cannot be wrapped.
-    """
+    """Return whether calls of *fn* must be awaited; raise `WrapError` if it cannot be wrapped."""
     if declared_kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {declared_kind!r}")
     if not callable(fn):

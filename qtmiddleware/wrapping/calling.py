@@ -41,15 +41,7 @@ logger: Final = get_logger("qtmiddleware")
 class Function:
     """A function that was wrapped, and what its calls have shown.
 
-    Attributes:
-        fn: the function.
-        binding: where its calls hold the question and the number of passages.
-        is_async: whether its calls must be awaited.
-        shape: the user's functions to read and rebuild responses; ``None`` to detect the structure.
-        embedder: turns texts into vectors; ``None`` if the function takes texts.
-        hook: receives every `Retrieval` of the function.
-        told: what the user was told of: ``pages``, or the ``problem`` that stops improvements.
-        learned: facts learned from earlier calls.
+    *told* holds what the user was told of: ``pages``, or the ``problem`` that stops improvements.
     """
 
     fn: Callable[..., Any]
@@ -73,11 +65,7 @@ async def _return_value(value: Any) -> Any:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Caller:
-    """Calls a wrapped function for one `Call`: once for each text to search for.
-
-    *is_shadowed* says whether to retrieve again in the background, after the caller has the plain
-    function's result.
-    """
+    """Calls a wrapped function for one `Call`, and if it *is_shadowed* once more afterwards."""
 
     function: Function
     arguments: Arguments
@@ -235,10 +223,7 @@ class Caller:
 
 
 def _count_own_frames() -> int:
-    """Count the frames from this function's caller up to the line that called the wrapped function.
-
-    They are ours, and asyncio's: an asynchronous function is called by the event loop.
-    """
+    """Count our frames, and asyncio's, from the caller up to the line that called the function."""
     frame: FrameType | None = sys._getframe(1)
     count = 0
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in (

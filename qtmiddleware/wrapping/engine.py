@@ -94,22 +94,7 @@ class Engine:
 
     All engines of one middleware share its threads, cache and circuit breakers, and the models and
     rerankers that their settings name alike. What no engine uses any more is garbage-collected.
-
-    Attributes:
-        config, settings: the settings.
-        reranker: the reranker; ``None`` if the settings do not enable reranking.
-        log: the query log; ``None`` if the settings name no file.
-        glossary: the glossary; ``None`` if the settings name none.
-        is_off: whether the settings change nothing, and nobody is to be told of a retrieval.
-        cache: the transformations.
-        bulkhead: the threads for all work except the search for the original query.
-        sampler: limits how often degradations are logged.
-        shadow_runs: the retrievals in shadow mode.
-        observation: reports the calls' operations to the observers.
-        redact, hook, clock, fuse: the options of `QueryMiddleware`.
-
-    Raises:
-        ConfigError: for invalid settings.
+    *is_off* says that the settings change nothing, and nobody is to be told of a retrieval.
     """
 
     config: Config

@@ -55,12 +55,7 @@ def hash_text(text: str) -> str:
 class TextWriter:
     """Prepares the texts of one log record: redacts them, hashes them or leaves them out.
 
-    Args:
-        redact: The user's function; if it fails or returns no text, the text is hashed.
-        texts: ``questions``; ``all``, those of passages too; or ``none``, only hashes.
-
-    Attributes:
-        failure: How *redact* failed, without any text; ``""`` if it did not fail.
+    *failure* says how *redact* failed, without any text. The texts that it fails for are hashed.
     """
 
     def __init__(self, redact: Redact | None = None, *, texts: LogTexts = "questions") -> None:
@@ -114,10 +109,8 @@ def build_record(
 ) -> dict[str, Any]:
     """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
-    ``retrieval_steps`` holds four sets of passages with their scores and titles: the results of
-    each search, the fused list, the reranked list and the final list. The two lists that a `Hybrid`
-    search merges, ``initial_vector`` and ``initial_bm25``, are there too; those of a variant are in
-    its entry in ``searches``.
+    The two lists that a `Hybrid` search merges are there too, those of a variant in its entry in
+    ``searches``.
     """
     # Imported here so that users without a log do not pay for this module.
     from datetime import UTC, datetime
@@ -197,12 +190,6 @@ class QueryLog:
 
     Lines stay whole even if many threads and processes write at once. Blank lines may stand between
     records: after a process that died while it wrote a line, the next writer starts a new one.
-
-    Args:
-        path: the path of the log file.
-        texts: as in `TextWriter`.
-        redact: takes a text and returns the text to write; it runs in the caller's thread or loop.
-        sampler: logs failed writes.
     """
 
     def __init__(

@@ -516,10 +516,7 @@ class Decorator(Protocol):
 
 
 class EmbeddingDecorator(Protocol):
-    """The type of the decorator that `middleware` returns with *embed* or *embed_many*.
-
-    Callers pass a text where the function takes a vector, so its parameter types change.
-    """
+    """As `Decorator`, with *embed* or *embed_many*: callers pass a text in place of the vector."""
 
     def __call__(self, fn: Callable[..., R], /) -> Wrapped[..., R]:
         """Return *fn* wrapped with the middleware."""

@@ -58,10 +58,9 @@ class ShadowRuns:
         self._tasks.clear()
 
     def start(self, caller: Caller, plain: Retrieval) -> None:
-        """Retrieve with *caller* in the background, and log how the result differs from *plain*.
+        """Retrieve in the background, and log how the result differs from *plain*. Never raises.
 
-        An asynchronous function is called in the running event loop, because its clients belong to
-        that loop, and a synchronous function in a thread. Never raises.
+        An asynchronous function is called in the running event loop, to which its clients belong.
         """
         with self._lock:
             has_room = self.running < MOST_AT_ONCE

@@ -240,11 +240,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             raise WrapError(f"{self!r} is asynchronous: use `await ....{awaited}(...)`")
 
     def _make_direct_caller(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Caller | None:
-        """Return the caller for a call without options; ``None`` to call only the plain function.
-
-        That is so if the settings change nothing, if the function is calling itself, and in shadow
-        mode for the calls that have no shadow.
-        """
+        """Return the caller for a call without options; ``None`` for a call of the plain function."""
         function, engine = self._function, self.middleware.engine
         if is_nested_call(function.fn):
             return None

@@ -73,35 +73,40 @@ NEW_TRANSFORM = """\
 ASKED = """
 import json
 import qtmiddleware as qtm
+from qtmiddleware.config.checking import build_adapter
+from qtmiddleware.kit.cli.app import app
+from qtmiddleware.kit.evaluation import SYSTEMS
+from qtmiddleware.retrieval.fusion import fuse_rankings
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.cache import decode_transformation, encode_transformation
-from qtmiddleware.kit.cli.show import _LABELS
-from qtmiddleware.config.checking import build_adapter
-from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Transformation
+from qtmiddleware.types import Ranking, Transformation, Variant
 from typer.testing import CliRunner
-from qtmiddleware.kit.cli.app import app
 
 def passages(query, top_k=3):
     return [{"id": f"{query[:9]}-{n}", "score": 1.0 / (n + 1), "text": query} for n in range(top_k)]
 
+def ranking(text, *ids):
+    scores = [1.0 / n for n in range(1, len(ids) + 1)]
+    return Ranking(Variant("original", text), [("", it) for it in ids], scores, ids)
+
 config = {"transformationType": "jargon", "fusion": {"weights": {"tradeName": 0.7}}}
 middleware = qtm.QueryMiddleware(config, client=ScriptedModel('{"Trade name": "renal failure"}'))
 found = middleware.wrap(passages).retrieve("kidneys that stop")
-settings = qtm.Config.load(config).settings
 made = Transformation(trade_name="renal failure")
+schema = build_adapter().json_schema()
+questions = [Question("q", (), qtm.Config.load({"transformationType": it}).settings)
+             for it in ("jargon", "rewrite")]
 print(json.dumps({
-    "variant": [[it.kind, it.text, it.weight] for it in found.variants],
-    "choices": build_adapter().json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
-    "weights": sorted(build_adapter().json_schema()["$defs"]["FusionSettings"]["properties"]["weights"]["propertyNames"]["enum"]),
+    "variants": [[it.kind, it.text, it.weight] for it in found.variants],
+    "fused": [key for _, key in
+              fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only").keys],
+    "choices": schema["properties"]["transformationType"]["anyOf"][0]["enum"],
+    "methods": schema["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
-    "label": _LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
     "cached": decode_transformation(encode_transformation(made, "k"), "k") == made,
-    "keys": len({Question("q", (), qtm.Config.load({"transformationType": it}).settings).build_cache_key("m")
-                 for it in ("jargon", "rewrite")}),
-    "guarded": list(made.texts("trade_name")) and not made.is_empty,
+    "keys": len({question.build_cache_key("m") for question in questions}),
 }))
 """
 
@@ -134,49 +139,6 @@ def run_with(
     return json.loads(done.stdout)
 
 
-def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path: Path) -> None:
-    found = run_with(
-        tmp_path,
-        ASKED,
-        {
-            "catalogue.py": [
-                ("    keywords: tuple[str, ...] = _make_text_field(", NEW_TEXT),
-                ('    TransformRow("none"', NEW_TRANSFORM),
-            ]
-        },
-        {"transforms/prompts/jargon.py": PROMPT_FILE},
-    )
-    assert found["variant"] == [
-        ["original", "kidneys that stop", 1.0],
-        ["trade_name", "renal failure", 0.7],
-    ]
-    assert "jargon" in found["choices"]
-    assert "trade_name" in found["weights"]
-    assert "jargon" in found["help"]
-    assert found["label"] == "name in the trade"
-    assert found["compared"] == {"transformationType": "jargon", "escalation": {"mode": "always"}}
-    assert found["cached"]
-    assert found["keys"] == 2
-    assert found["guarded"]
-
-
-FUSED = """
-import json
-import qtmiddleware as qtm
-from qtmiddleware.config.checking import build_adapter
-from qtmiddleware.retrieval.fusion import fuse_rankings
-from qtmiddleware.types import Ranking, Variant
-
-def ranking(text, *ids):
-    return Ranking(Variant("original", text), [("", it) for it in ids], [1.0 / n for n in range(1, len(ids) + 1)], ids)
-
-fused = fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
-print(json.dumps({
-    "keys": [key for _, key in fused.keys],
-    "choices": build_adapter().json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
-    "set": qtm.Config.load({"fusion": "first_only"}).settings.fusion.method,
-}))
-"""
 FIRST_ONLY = '''\
 def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> FusedList:
     """The first list."""
@@ -186,19 +148,29 @@ def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fuse
 '''
 
 
-def test_a_fusion_method_is_a_row_and_a_function(tmp_path: Path) -> None:
+def test_a_transform_and_a_fusion_method_are_rows_beside_a_prompt_file_and_a_function(
+    tmp_path: Path,
+) -> None:
     edits = {
         "catalogue.py": [
-            ('    FusionMethod(name="concat"', '    FusionMethod(name="first_only"),\n')
+            ("    keywords: tuple[str, ...] = _make_text_field(", NEW_TEXT),
+            ('    TransformRow("none"', NEW_TRANSFORM),
+            ('    FusionMethod(name="concat"', '    FusionMethod(name="first_only"),\n'),
         ],
         "retrieval/fusion.py": [("def merge_max(", FIRST_ONLY)],
     }
-    found = run_with(tmp_path, FUSED, edits, {})
-    assert found == {
-        "keys": ["x", "y"],
-        "choices": [*list(FUSION_METHODS)[:-1], "first_only", "concat"],
-        "set": "first_only",
-    }
+    found = run_with(tmp_path, ASKED, edits, {"transforms/prompts/jargon.py": PROMPT_FILE})
+    assert found["variants"] == [
+        ["original", "kidneys that stop", 1.0],
+        ["trade_name", "renal failure", 0.7],
+    ]
+    assert found["fused"] == ["x", "y"]
+    assert "jargon" in found["choices"]
+    assert "jargon" in found["help"]
+    assert found["methods"] == [*list(FUSION_METHODS)[:-1], "first_only", "concat"]
+    assert found["compared"] == {"transformationType": "jargon", "escalation": {"mode": "always"}}
+    assert found["cached"]
+    assert found["keys"] == 2
 
 
 LANGUAGE = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +27,6 @@ PASSAGES: Final = [
 ]
 PATIENCE: Final = 60.0
 
-Start = Callable[..., tuple[Service, list[Worker]]]
-
 _numbers = count()
 
 
@@ -49,45 +46,35 @@ def model(httpserver: HTTPServer) -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, model: ModelServer, one_authority: str | None) -> Iterator[Start]:
-    """Starts the recipe with settings of the environment."""
-    with ExitStack() as stack:
-
-        def begin(env: dict[str, str]) -> tuple[Service, list[Worker]]:
-            trusted = {"SSL_CERT_FILE": one_authority} if one_authority else {}
-            given = trusted | env
-            service = Service(
-                write_service(tmp_path, PASSAGES),
-                environment(model.url, **given),
-            )
-            stack.enter_context(running(service))
-            workers = service.connect()
-            for worker in workers:
-                stack.callback(worker.close)
-            return service, workers
-
-        yield begin
-
-
-def shared(redis: RedisServer) -> dict[str, str]:
-    """Settings with *redis* and with time enough for the model on a busy machine."""
-    return {
-        "REDIS_URL": redis.url,
-        "QTM_BREAKER_SECONDS": "1",
-        "QTM_LIMITS_LLM_TIMEOUT_MS": "60000",
-        "QTM_LIMITS_DEADLINE_MS": "90000",
-    }
-
-
-@pytest.fixture
 def redis_server(stopped_server: RedisServer) -> RedisServer:
     stopped_server.start()
     return stopped_server
 
 
-def ask_all(workers: list[Worker], questions: list[str]) -> list[dict[str, Any]]:
-    """What every worker answers to each question, one question after the other and the workers in turn."""
-    return [worker.search(question) for question in questions for worker in workers]
+@pytest.fixture
+def service(
+    tmp_path: Path, model: ModelServer, redis_server: RedisServer, one_authority: str | None
+) -> Iterator[Service]:
+    """The recipe, with time enough for the model on a busy machine."""
+    env = {
+        "REDIS_URL": redis_server.url,
+        "QTM_BREAKER_SECONDS": "1",
+        "QTM_LIMITS_LLM_TIMEOUT_MS": "60000",
+        "QTM_LIMITS_DEADLINE_MS": "90000",
+    }
+    if one_authority:
+        env["SSL_CERT_FILE"] = one_authority
+    started = Service(write_service(tmp_path, PASSAGES), environment(model.url, **env))
+    with running(started):
+        yield started
+
+
+@pytest.fixture
+def workers(service: Service) -> Iterator[list[Worker]]:
+    connected = service.connect()
+    yield connected
+    for worker in connected:
+        worker.close()
 
 
 def check_shape(worker: Worker, question: str, answer: dict[str, Any]) -> None:
@@ -99,11 +86,10 @@ def check_shape(worker: Worker, question: str, answer: dict[str, Any]) -> None:
 
 
 def test_what_one_worker_asked_the_others_read_in_redis(
-    start: Start, model: ModelServer, redis_server: RedisServer
+    service: Service, workers: list[Worker], model: ModelServer
 ) -> None:
-    service, workers = start(shared(redis_server))
     questions = new_questions(6)
-    answers = ask_all(workers, questions)
+    answers = [worker.search(question) for question in questions for worker in workers]
     assert [it["status"] for it in answers] == ["full"] * len(questions) * WORKERS, (
         service.complaints
     )
@@ -115,9 +101,8 @@ def test_what_one_worker_asked_the_others_read_in_redis(
 
 
 def test_only_the_requests_of_a_killed_worker_fail_and_another_takes_its_place(
-    start: Start, model: ModelServer, redis_server: RedisServer
+    service: Service, workers: list[Worker], model: ModelServer
 ) -> None:
-    service, workers = start(shared(redis_server))
     (known,) = new_questions(1)
     answer = workers[0].search(known)
     calls, model.holds = len(model.bodies), True

@@ -16,33 +16,9 @@ from tests.support.model_server import ModelServer
 pytestmark = pytest.mark.thorough
 
 COMMANDS: Final = {
-    "gunicorn preloaded and used before": [
-        "gunicorn",
-        "used:app",
-        "--workers",
-        "2",
-        "--bind",
-        "fd://{fd}",
-        "--preload",
-    ],
-    "gunicorn with threads": [
-        "gunicorn",
-        "wsgi:app",
-        "--bind",
-        "fd://{fd}",
-        "-k",
-        "gthread",
-        "--threads",
-        "4",
-    ],
-    "gunicorn with gevent patched first": [
-        "gunicorn",
-        "wsgi:app",
-        "--bind",
-        "fd://{fd}",
-        "-c",
-        "gunicorn_gevent.conf.py",
-    ],
+    "gunicorn preloaded and used before": "used:app --workers 2 --preload",
+    "gunicorn with threads": "wsgi:app -k gthread --threads 4",
+    "gunicorn with gevent patched first": "wsgi:app -c gunicorn_gevent.conf.py",
 }
 USED = f"""
 from retrieval import retrieve
@@ -57,27 +33,22 @@ REQUESTS: Final = 16
 def servers(recipes: Path, env: dict[str, str]) -> Iterator[dict[str, Server]]:
     """All of them, started side by side."""
     (recipes / "used.py").write_text(USED, encoding="utf-8")
-    quiet = ["--no-control-socket", "--worker-tmp-dir", str(recipes)]
+    quiet = ["--bind", "fd://{fd}", "--no-control-socket", "--worker-tmp-dir", str(recipes)]
     started = {
-        kind: Server(recipes, "-m", *command, *quiet, env=env) for kind, command in COMMANDS.items()
+        kind: Server(recipes, "-m", "gunicorn", *command.split(), *quiet, env=env)
+        for kind, command in COMMANDS.items()
     }
     with running(*started.values()):
         yield started
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=200, trust_env=False) as made:
-        yield made
-
-
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_every_request_is_answered_in_full_and_the_server_ends_well(
-    kind: str, servers: dict[str, Server], client: httpx.Client, house: ModelServer
+    kind: str, servers: dict[str, Server], house: ModelServer
 ) -> None:
     server, asked_before = servers[kind], len(house.bodies)
     questions = [f"{QUESTION[:-1]} about {kind} number {number}?" for number in range(REQUESTS)]
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8) as pool, httpx.Client(timeout=200, trust_env=False) as client:
         answers = list(pool.map(lambda question: server.search(client, question), questions))
     assert [it["status"] for it in answers] == ["full"] * REQUESTS, server.complaints
     assert all([passage["id"] for passage in it["passages"]] == IDS for it in answers)

@@ -58,10 +58,10 @@ def service() -> Any:
         yield server
 
 
-def run_with(wanted: str, *program: str) -> str:
+def run_with(wanted: str, *program: str, **environ: str) -> str:
     """What a *program* prints, run with the SDK of the version *wanted* and, but for the one here, no other package."""
     # An installed copy of the package may be another one.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
     command = [sys.executable]
     if wanted != HERE:
         folder = ROOT / ".tmp" / "sdk" / wanted
