@@ -30,7 +30,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class Key:
-    """One option: its path of field names, annotation, default, and its own and its group's marks."""
+    """One option: its path of field names, annotation and default, and its marks or its group's."""
 
     path: tuple[str, ...]
     hint: Any

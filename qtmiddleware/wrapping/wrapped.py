@@ -21,7 +21,7 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
+from qtmiddleware.errors import InvalidQuery, WrapError
 from qtmiddleware.retrieval.call import Call, build_query_error, find_query_problem
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
@@ -240,7 +240,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             raise WrapError(f"{self!r} is asynchronous: use `await ....{awaited}(...)`")
 
     def _make_direct_caller(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Caller | None:
-        """Return the caller for a call without options; ``None`` for a call of the plain function."""
+        """Return the caller for a call without options; ``None`` to call the plain function."""
         function, engine = self._function, self.middleware.engine
         if is_nested_call(function.fn):
             return None
@@ -269,16 +269,8 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             kwargs["history"] = history
         if config is not None and "config" in binding.named:
             kwargs["config"], config = config, None
-        engine = self.middleware.engine
-        try:
-            engine = engine.override(tuple(layer for layer in (config, qtm_config) if layer))
-        except ConfigError as error:
-            if config is not None and binding.has_var_keyword:
-                error.add_note(
-                    f"config= sets options of qtmiddleware: if {binding.function_name}() needs"
-                    " config=, add a parameter of that name"
-                )
-            raise
+        layers = tuple(layer for layer in (config, qtm_config) if layer)
+        engine = self.middleware.engine.override(layers)
         is_shadowed = should_start_shadow_retrieval(engine.settings.shadow)
         return self._make_caller(engine, args, kwargs, history, is_shadowed=is_shadowed)
 

@@ -325,8 +325,3 @@ def test_a_config_of_the_functions_own_stays_its_own() -> None:
     assert all(call["config"] is tags for call in seen)
     with pytest.raises(qtm.ConfigError, match="did you mean"):
         wrapped.retrieve(QUERY, qtm_config={"transformation": "none"})
-    hidden = qm.wrap(lambda query, **options: (query, options))
-    with pytest.raises(
-        qtm.ConfigError, match=r"if <lambda>\(\) needs config=, add a parameter of that name"
-    ):
-        hidden.retrieve(QUERY, config={"tags": ["mine"]})
