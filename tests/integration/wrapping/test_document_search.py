@@ -99,32 +99,6 @@ async def test_the_async_index_gives_the_same_account(world: PineconeWorld, inde
     assert (awaited.matches, awaited.variants) == (plain.matches, plain.variants)
 
 
-def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(
-    world: PineconeWorld, index: Any
-) -> None:
-    @qtm.middleware
-    def ask(query: str, top_k: int = 2) -> Any:
-        clause = EmbedQuery(field="body", query=query)
-        return index.documents.search(**call_with([clause], top_k=top_k))
-
-    @qtm.middleware
-    def search(score_by: list[Any], top_k: int = 2) -> Any:
-        return index.documents.search(**call_with(score_by, top_k=top_k))
-
-    @qtm.middleware
-    def pass_on(**options: Any) -> Any:
-        return index.documents.search(namespace="docs", **options)
-
-    clauses = CLAUSES["embed"](QUERY)
-    for response in (
-        ask(QUERY),
-        search(clauses),
-        pass_on(score_by=clauses, top_k=2, include_fields=["body"]),
-    ):
-        assert list_ids(response) == ["health", "cats"]
-    assert {body["top_k"] for body in world.sent("/search")} == {WIDE}
-
-
 def test_a_partial_may_fix_namespace_fields_and_clause(index: Any) -> None:
     expected = ["health", "cats"]
     fixed = functools.partial(index.documents.search, **CALL)

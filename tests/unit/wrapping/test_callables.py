@@ -9,7 +9,6 @@ import functools
 import gc
 import inspect
 import sys
-import threading
 import typing
 import warnings
 from collections.abc import Callable
@@ -292,48 +291,32 @@ def test_a_method_that_a_pydantic_parent_would_hide_is_refused_with_what_to_writ
 DEPTH: Final = 3
 
 
-class Recursive:
-    """Searches through its wrapped self, with another text each time, to a depth of `DEPTH`."""
-
-    def __init__(self, method: str) -> None:
-        self.asked: list[str] = []
-        self.threads: set[int] = set()
-        self._method = method
-        self.wrapped: Any = middleware().wrap(self.search)
-        self.awaited: Any = middleware().wrap(self.asearch)
-
-    def search(self, query: str, top_k: int = 4) -> Any:
-        if self._note(query):
-            getattr(self.wrapped, self._method)(f"{query}+", top_k)
-        return rows()
-
-    async def asearch(self, query: str, top_k: int = 4) -> Any:
-        await asyncio.sleep(0)
-        if self._note(query):
-            name = "aretrieve" if self._method == "retrieve" else self._method
-            await getattr(self.awaited, name)(f"{query}+", top_k)
-        return rows()
-
-    def _note(self, query: str) -> bool:
-        self.asked.append(query)
-        self.threads.add(threading.get_ident())
-        return query.count("+") < DEPTH
-
-
 @pytest.mark.parametrize("way", ["called", "awaited in threads", "awaited"])
 @pytest.mark.parametrize("method", ["__call__", "retrieve"])
 def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_alone(
     way: str, method: str
 ) -> None:
-    recursive = Recursive(method)
+    asked: list[str] = []
+
+    def is_deep(query: str) -> bool:
+        asked.append(query)
+        return query.count("+") == DEPTH
+
+    @middleware().wrap
+    def search(query: str, top_k: int = 4) -> Any:
+        return rows() if is_deep(query) else (getattr(search, method)(f"{query}+"), rows())[1]
+
+    @middleware().wrap
+    async def asearch(query: str, top_k: int = 4) -> Any:
+        again = asearch if method == "__call__" else asearch.aretrieve
+        return rows() if is_deep(query) else (await again(f"{query}+"), rows())[1]
+
     if way == "called":
-        recursive.wrapped(QUERY)
+        search(QUERY)
     else:
-        wrapped = recursive.awaited if way == "awaited" else recursive.wrapped
-        asyncio.run(wrapped.aretrieve(QUERY))
+        asyncio.run((asearch if way == "awaited" else search).aretrieve(QUERY))
     # The question and its rewrite, each as deep as the function goes by itself.
-    assert sorted(it.count("+") for it in recursive.asked) == sorted([*range(DEPTH + 1)] * 2)
-    assert len(recursive.threads) <= 2
+    assert sorted(it.count("+") for it in asked) == sorted([*range(DEPTH + 1)] * 2)
 
 
 async def test_a_task_that_outlives_the_search_it_was_begun_in_is_nested_no_more() -> None:

@@ -12,9 +12,7 @@ from weakref import ref
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation import ask_systems, compare
-from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.engine import MOST_KEPT, Engine
 from tests.support.retrieval_world import (
@@ -249,27 +247,6 @@ def transform(request: pytest.FixtureRequest) -> Any:
     return ask
 
 
-def rewrite_of(prompt: Prompt) -> Any:
-    if "bad" in prompt.query:
-        return ModelError("refused")
-    return {"rewrite": f"{prompt.query} in other words"}
-
-
-def test_several_questions_keep_their_number_and_order(transform: Any) -> None:
-    queries = [f"What is number{number} about?" for number in range(8)]
-    queries[3], queries[5], queries[7] = "What is bad about it?", "Hello!", queries[0]
-    model = ScriptedModel(rewrite_of)
-    qm = qtm.QueryMiddleware(transforming("rewrite", limits={"maxConcurrency": 4}), client=model)
-    made = transform(qm, queries)
-    assert [it.rewrite for it in made] == [
-        None if number in (3, 5) else f"{query} in other words"
-        for number, query in enumerate(queries)
-    ]
-    assert made[3].notes == (("transform.rewrite", "refused"),)
-    assert made[5].notes == ()
-    assert len(model.prompts) == 6
-
-
 def test_a_follow_up_is_transformed_with_its_history(transform: Any) -> None:
     model = ScriptedModel(scripted)
     qm = qtm.QueryMiddleware(transforming("all"), client=model)
@@ -284,7 +261,7 @@ def test_a_follow_up_is_transformed_with_its_history(transform: Any) -> None:
 
 @pytest.mark.parametrize("bad", ["", None, 7])
 def test_a_question_that_is_none_is_refused_before_any_call(bad: Any, transform: Any) -> None:
-    model = ScriptedModel(rewrite_of)
+    model = ScriptedModel(scripted)
     with pytest.raises(qtm.InvalidQuery):
         transform(qtm.QueryMiddleware(transforming("rewrite"), client=model), ["What is it?", bad])
     assert model.prompts == []
