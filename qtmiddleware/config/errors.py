@@ -50,7 +50,7 @@ def build_unknown_error(
 
     *name* is the last part of *path*; *places* are the names that may be meant, with their keys.
     """
-    if is_secret_name(name) or format_key(name) != name:
+    if is_secret_name(name):
         advice = KEYS_ADVICE
     elif nearest := find_nearest_name(name, places):
         advice = f"did you mean {places[nearest]}?"

@@ -430,6 +430,7 @@ EMPTY: dict[str, Any] = {
     "Chroma's query": chroma(ids=[], documents=[], metadatas=[], distances=[]),
     "Milvus": [MilvusHits([])],
     "(documents, scores)": ([], []),
+    "an array of texts": np.array([], dtype="U1"),
 }
 
 
@@ -443,7 +444,9 @@ def test_an_empty_response_takes_what_a_variant_found(name: str) -> None:
     found = search.retrieve(QUESTION)
     assert (type(found.response), found.status) == (type(empty), "full")
     assert {match.text for match in found.matches} == set(TEXTS)
-    assert len(get_items(found.response)) == 3
+    items = list(get_items(found.response))
+    assert len(items) == 3
+    assert name != "an array of texts" or set(items) == set(TEXTS)
 
 
 # --- what comes back as it is, with a warning that says why ---------------------------------------
@@ -590,11 +593,19 @@ def test_a_title_counts_wherever_it_stands(make: Callable[..., Any]) -> None:
     assert found.matches[0].id == "20"
 
 
-def test_chunks_that_share_the_id_of_their_document_are_different_passages() -> None:
-    rows = [{"document_id": "d", "text": text} for text in TEXTS]
-    found = qtm.middleware(lambda query: rows).retrieve(QUESTION)
-    assert [match.text for match in found.matches] == [TEXTS[place] for place in ORDER]
-    assert {match.id for match in found.matches} == {"d"}
+@pytest.mark.parametrize("row", [{}, {"document_id": "d"}], ids=["no id", "a document's id"])
+def test_passages_without_an_id_of_their_own_are_told_apart_by_their_texts(row: Any) -> None:
+    rows = [{**row, "text": text} for text in TEXTS]
+    model = ScriptedModel({"rewrite": "Is the dog Jaco ill?"})
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    search = qm.wrap(lambda query, top_k=3: rows[:2] if query == QUESTION else rows[1:])
+    found = search.retrieve(QUESTION)
+    assert {match.text: match.found_by for match in found.matches} == {
+        TEXTS[0]: ("original",),
+        TEXTS[1]: ("original", "rewrite"),
+        TEXTS[2]: ("rewrite",),
+    }
+    assert {match.id for match in found.matches} == {row.get("document_id")}
 
 
 def test_a_plain_row_is_the_same_passage_whatever_rows_stand_beside_it() -> None:
