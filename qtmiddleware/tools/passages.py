@@ -29,12 +29,7 @@ def format_json(value: Any) -> str:
     What has no JSON form is shown as text, or by the name of its type if that fails too.
     """
     try:
-        written = json.dumps(
-            value,
-            ensure_ascii=False,
-            skipkeys=True,
-            default=_describe,
-        )
+        written = json.dumps(value, ensure_ascii=False, skipkeys=True, default=_describe)
     # A value that contains itself, is nested too deeply, or raises when it is read.
     except Exception:
         written = json.dumps(f"<{type(value).__name__}>")
@@ -83,19 +78,16 @@ def build_search_result(
         text = response if isinstance(response, str) else format_json(response)
         return build_text_result({**note, **fields}, text, max_tokens)
     rows = [_build_row(movement, field_names) for movement in passages]
+    room = count_tokens(format_json({**note, **fields}))
 
     def show(tokens: int) -> dict[str, Any]:
-        results, cut = _show_rows(rows, tokens - count_tokens(format_json({**note, **fields})))
+        results, cut = _show_rows(rows, tokens - room)
         return {**note, "results": results, **fields, **cut}
 
     return _fit(show, max_tokens)
 
 
-def build_text_result(
-    fields: Mapping[str, Any],
-    text: str,
-    max_tokens: int,
-) -> str:
+def build_text_result(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
     """Return *fields* and *text* as JSON of at most *max_tokens* tokens.
 
     If necessary, *text* is cut, but *fields* never are.
@@ -119,48 +111,38 @@ def build_failure_result(reason: str) -> str:
 
 def build_title(metadata: Mapping[str, Any]) -> Any:
     """Return a short title from *metadata*; ``None`` if none of its fields can serve as one."""
-    for name in _TITLES:
-        if value := metadata.get(name):
-            return shorten(value)
-    return None
+    titles = filter(None, map(metadata.get, _TITLES))
+    return shorten(next(titles, None))
 
 
 def shorten(value: Any) -> Any:
     """Return a metadata *value* as a number, a boolean, ``None`` or a text, cut if it is long."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | float) and abs(value) < 1e18:
+    if value is None or (isinstance(value, int | float) and abs(value) < 1e18):
         return value
     text = value if isinstance(value, str) else format_json(value)
     return cut_text(text, _MOST_OF_FIELD)
 
 
-def _build_row(
-    movement: Movement,
-    field_names: Sequence[str],
-) -> dict[str, Any]:
+def _build_row(movement: Movement, field_names: Sequence[str]) -> dict[str, Any]:
     """Return the row that describes one passage, with the whole text and the fields to show."""
     match = movement.match
-    row: dict[str, Any] = {"id": match.id}
+    metadata = match.metadata
+    row: dict[str, Any] = {"id": match.id, "text": ""}
+    # A passage is the user's object, and one that cannot be read does not hide the others.
     try:
-        if title := build_title(match.metadata):
-            row["title"] = title
-        text = match.text
-        if text is None:
-            text = format_json(dict(match.metadata)) if match.metadata else ""
-        row["text"] = text
+        if title := build_title(metadata):
+            row = {"id": match.id, "title": title, "text": ""}
+        if match.text is not None:
+            row["text"] = match.text
+        elif metadata:
+            row["text"] = format_json(dict(metadata))
         score = match.score if match.rerank_score is None else match.rerank_score
         if score is not None and isfinite(score):
             row["score"] = round(score, 4)
         row["why"] = cut_text(movement.why, 2 * _MOST_OF_FIELD)
-        fields = {
-            name: shorten(match.metadata[name]) for name in field_names if name in match.metadata
-        }
-        if fields:
+        if fields := {name: shorten(metadata[name]) for name in field_names if name in metadata}:
             row["fields"] = fields
-    # A passage is the user's object, and one that cannot be read does not hide the others.
     except Exception as error:
-        row.setdefault("text", "")
         row["why"] = f"not read: {type(error).__name__}"
     return row
 
@@ -177,8 +159,7 @@ def _fit(show: Callable[[int], dict[str, Any]], max_tokens: int) -> str:
 
 
 def _show_rows(
-    rows: Sequence[dict[str, Any]],
-    tokens: int,
+    rows: Sequence[dict[str, Any]], tokens: int
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return as many of *rows* as fit into *tokens* tokens, their long texts cut."""
     kept: list[tuple[int, dict[str, Any]]] = []

@@ -152,26 +152,18 @@ class SearchTool:
             if name not in ARGUMENTS
         ]
         top_k = read_number("top_k", arguments.get("top_k"), notes)
-        max_tokens = read_number(
-            "max_tokens",
-            arguments.get("max_tokens"),
-            notes,
-        )
+        max_tokens = read_number("max_tokens", arguments.get("max_tokens"), notes)
         search = dict(self._arguments)
         effort = str(arguments.get("effort") or "").strip(" \"'").lower()
-        if effort in EFFORTS and effort not in self.efforts:
-            notes.append(
-                "No language model is configured, so effort was minimal.",
-            )
-            effort = "minimal"
-        if effort in EFFORTS:
+        if effort and effort not in EFFORTS:
+            notes.append(f"effort must be one of {', '.join(self.efforts)}; the default was used.")
+        elif effort:
+            if effort not in self.efforts:
+                notes.append("No language model is configured, so effort was minimal.")
+                effort = "minimal"
             # The agent has decided to call the model, so no gate decides for each question.
             _, settings = read_preset(EFFORTS[effort])
             search["qtm_config"] = {**settings, "escalation": {"mode": "always"}}
-        elif effort:
-            notes.append(
-                f"effort must be one of {', '.join(self.efforts)}; the default was used.",
-            )
         if (name := self._function.top_k_argument) is not None:
             search[name] = top_k
 
@@ -214,12 +206,7 @@ def hide_failures(tool_name: str) -> Iterator[None]:
         raise ToolFailure(f"The tool {tool_name} failed: {kind}.") from None
 
 
-def read_number(
-    name: str,
-    value: Any,
-    notes: list[str],
-    default: int | None = None,
-) -> int:
+def read_number(name: str, value: Any, notes: list[str], default: int | None = None) -> int:
     """Return *value* as a whole number within the limits of the argument *name*.
 
     A text such as ``"5"`` or ``"5.0"`` counts as its number. ``None`` becomes the default, and so
@@ -229,11 +216,9 @@ def read_number(
     least, most = schema["minimum"], schema["maximum"]
     number = schema["default"] if default is None else default
     try:
-        if isinstance(value, int) and not isinstance(value, bool):
-            number = value
-        elif value not in (None, ""):
-            # "True" is no number, but the boolean would be one.
-            number = int(float(str(value).replace(",", "")))
+        if value not in (None, ""):
+            # As a text, because the boolean would be a number, and "True" is none.
+            number = int(float(str(value)))
     except (ValueError, OverflowError):
         notes.append(f"{name} must be a number from {least} to {most}; {number} was used.")
     return int(min(max(number, least), most))
