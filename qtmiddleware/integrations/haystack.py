@@ -98,6 +98,7 @@ class QueryTransformRetriever:
             accepted=_ACCEPTED,
             count_name="top_k" if "top_k" in _get_sockets(retriever, "input") else None,
         )
+        self._components = list(filter(_is_component, (retriever, client)))
         # Haystack's `TextEmbeddingRetriever` leaves the number to the retriever inside.
         inner = retriever if hasattr(retriever, "top_k") else getattr(retriever, "retriever", None)
         number = getattr(inner, "top_k", None)
@@ -200,31 +201,26 @@ class QueryTransformRetriever:
 
     def warm_up(self) -> None:
         """Load everything that the first question needs, in the components and the middleware."""
-        for part in self._list_components():
+        for part in (*self._components, self.search.middleware):
             if hasattr(part, "warm_up"):
                 part.warm_up()
-        self.search.middleware.warm_up()
 
     def close(self) -> None:
         """Close the components and the middleware's own clients.
 
         If the retriever is a function that was already wrapped, its middleware stays open.
         """
-        for part in self._list_components():
+        for part in self._list_own_parts():
             if hasattr(part, "close"):
                 part.close()
-        # The user made the middleware of a wrapped function, and may use it elsewhere.
-        if not isinstance(self.retriever, Wrapped):
-            self.search.middleware.close()
 
     async def close_async(self) -> None:
         """Close what `close` closes, and the running event loop's clients."""
-        for part in self._list_components():
-            close = getattr(part, "close_async", None) or getattr(part, "close", None)
+        for part in self._list_own_parts():
+            closers = (getattr(part, name, None) for name in ("close_async", "aclose", "close"))
+            close = next(filter(None, closers), None)
             if close is not None and isawaitable(closing := close()):
                 await closing
-        if not isinstance(self.retriever, Wrapped):
-            await self.search.middleware.aclose()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the retriever's arguments as a dict for a pipeline file.
@@ -256,8 +252,10 @@ class QueryTransformRetriever:
         )
         return made
 
-    def _list_components(self) -> list[Any]:
-        return list(filter(_is_component, (self.retriever, self.options.get("client"))))
+    def _list_own_parts(self) -> list[Any]:
+        # The user made the middleware of a wrapped function, and may use it elsewhere.
+        is_shared = isinstance(self.retriever, Wrapped)
+        return self._components if is_shared else [*self._components, self.search.middleware]
 
 
 class _ChatModel:

@@ -127,12 +127,7 @@ class QueryTransformRetriever(BaseRetriever):
                 # An exception is no message, so the retrieval reports the history as unreadable.
                 messages = [error]
         arguments["history"] = messages
-        counts = self._list_counts(similarity_top_k)
-        return self._adapter.retrieve(
-            self._read_query(query),
-            arguments,
-            *counts,
-        )
+        return self._adapter.retrieve(*self._list_arguments(query, similarity_top_k, arguments))
 
     async def afind(
         self,
@@ -150,12 +145,8 @@ class QueryTransformRetriever(BaseRetriever):
             except Exception as error:
                 messages = [error]
         arguments["history"] = messages
-        counts = self._list_counts(similarity_top_k)
-        return await self._adapter.aretrieve(
-            self._read_query(query),
-            arguments,
-            *counts,
-        )
+        call = self._list_arguments(query, similarity_top_k, arguments)
+        return await self._adapter.aretrieve(*call)
 
     def with_history(
         self,
@@ -186,13 +177,17 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> list[NodeWithScore]:
         return _convert(await self.afind(query_bundle))
 
-    def _list_counts(self, count: int | None) -> tuple[int | None, ...]:
-        own = self._inner.similarity_top_k if self._takes_count else None
-        return count, self.similarity_top_k, own
-
-    def _read_query(self, query: QueryType) -> Any:
+    def _list_arguments(
+        self,
+        query: QueryType,
+        count: int | None,
+        arguments: dict[str, Any],
+    ) -> tuple[Any, ...]:
+        """Return the arguments of `Adapter.retrieve`."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
-        return bundle if isinstance(self._inner, BaseRetriever) else bundle.query_str
+        own = self._inner.similarity_top_k if self._takes_count else None
+        asked = bundle if isinstance(self._inner, BaseRetriever) else bundle.query_str
+        return asked, arguments, count, self.similarity_top_k, own
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
@@ -280,24 +275,15 @@ def _copy_with_count(
 
 def _takes_count(retriever: Any) -> bool:
     """Return whether ``similarity_top_k`` alone sets how many nodes *retriever* returns."""
-    count = getattr(retriever, "similarity_top_k", None)
-    if (
-        not isinstance(retriever, BaseRetriever)
-        or type(count) is not int
-        or getattr(retriever, "object_map", None)
-        or any(
+    return (
+        isinstance(retriever, BaseRetriever)
+        and type(getattr(retriever, "similarity_top_k", None)) is int
+        and not getattr(retriever, "object_map", None)
+        and not any(
             value is not None and _OTHER_COUNTS.search(name)
             for name, value in vars(retriever).items()
         )
-    ):
-        return False
-    # A property may ignore the value or reject it, so a copy shows whether it can be set.
-    try:
-        return bool(
-            _copy_with_count(retriever, count + 1).similarity_top_k == count + 1,
-        )
-    except (AttributeError, TypeError, ValueError):
-        return False
+    )
 
 
 def _convert(retrieval: Retrieval) -> list[NodeWithScore]:

@@ -6,9 +6,11 @@ value, whatever their notation. All negating words are equivalent.
 
 from __future__ import annotations
 
+import json
 import re
 from decimal import Decimal
 from functools import cache, lru_cache
+from pkgutil import get_data
 from typing import Final
 
 from qtmiddleware.preprocessing.lexicon import load_all_lexicons
@@ -43,65 +45,11 @@ _FACTORS: Final = {
     "bn": 9,
     "billion": 9,
 }
+_SPELLINGS: Final = json.loads(get_data("qtmiddleware.transforms", "spellings.json") or b"{}")
 _SPELLED_NUMBERS: Final = {
-    word: Decimal(value)
-    for value, names in {
-        0: "zero zeroth",
-        1: "one first once single january",
-        2: "two second twice double both ii february",
-        3: "three third triple iii march",
-        4: "four fourth iv april",
-        5: "five fifth may",
-        6: "six sixth vi june",
-        7: "seven seventh vii july",
-        8: "eight eighth viii august",
-        9: "nine ninth ix september",
-        10: "ten tenth october",
-        11: "eleven eleventh november",
-        12: "twelve twelfth dozen december",
-        13: "thirteen thirteenth",
-        14: "fourteen fourteenth",
-        15: "fifteen fifteenth",
-        16: "sixteen sixteenth",
-        17: "seventeen seventeenth",
-        18: "eighteen eighteenth",
-        19: "nineteen nineteenth",
-        20: "twenty twentieth",
-        30: "thirty",
-        40: "forty",
-        50: "fifty half",
-        60: "sixty",
-        70: "seventy",
-        80: "eighty",
-        90: "ninety",
-        100: "hundred",
-        1_000: "thousand",
-        1_000_000: "million",
-        1_000_000_000: "billion",
-    }.items()
-    for word in names.split()
+    word: Decimal(value) for value, names in _SPELLINGS["numbers"].items() for word in names.split()
 }
-_SIGN_NAMES: Final = {
-    sign: frozenset(names.split())
-    for sign, names in {
-        "€": "eur euro euros евро 欧元 ユーロ 유로",
-        "$": "usd dollar dollars buck bucks dolar dolares dollari доллар 美元 ドル 달러",
-        "£": (
-            "gbp pound pounds sterling quid libra libras livre livres sterlina sterline pfund pond "
-            "фунт 英镑 ポンド 파운드"
-        ),
-        "¥": "jpy cny rmb yen yuan renminbi иен юан 元 円 엔 위안",
-        "₹": "inr rs rupee rupees rupia rupias rupie roupie roupies рупи 卢比",
-        "₩": "krw won won вон 韩元 원",
-        "₽": "rub ruble rubles rouble roubles rublo rublos rubel рубл 卢布",
-        "¢": "cent cents",
-        "%": (
-            "percent percentage cent pct prozent ciento porcentaje pourcent pourcentage cento"
-            " percentuale porcentagem procent процент 百分 パーセント 퍼센트"
-        ),
-        "‰": "permille permil promille mille",
-    }.items()
-}
+_SIGN_NAMES: Final = {sign: names.split() for sign, names in _SPELLINGS["signs"].items()}
 """The names of signs such as € and %. Names in non-Latin scripts may be parts of words."""
 _PREFIXED: Final = re.compile(r"^(?:un|non|in|im|ir|il|dis|a)-?(\w{4,})$")
 _WORKING: Final = re.compile(r"\bwork")
