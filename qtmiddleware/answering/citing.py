@@ -5,8 +5,7 @@ or ``【1】``. Each mark is rewritten as one ``[n]`` per passage. If a mark cit
 passage, the mark and the space before the mark are removed. All other text stays unchanged:
 
 - text in code, between backticks,
-- parts of a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
-  ``[^1]``, ``a[1]``,
+- parts of a link or a footnote: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``, ``[^1]``,
 - numbers that cannot be passage numbers: years, ``[0, 1]``, ``[3-1]``, ``[1,000]``,
 - a bracket that the model copied from a passage together with the words before it.
 """
@@ -39,9 +38,6 @@ _TOKEN: Final = re.compile(
     rf"(?P<space>\s+)|(?P<ticks>`+)|(?P<mark>(?ai:{_MARK.pattern}))|(?P<bracket>[\[【［])"
     r"|[^\s`\[【［]+"
 )
-# A bracket is an index after a one-letter variable or a name with an underscore, as in a[1] and
-# my_list[1].
-_INDEX_BEFORE: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
 
 
 class CitationReader:
@@ -145,8 +141,8 @@ class CitationReader:
 
     def _read_numbers(self, mark: re.Match[str], next_char: str) -> list[int] | None:
         """Return the passage numbers in *mark*; ``None`` if it cites no passages."""
-        before, items = self._line, mark["items"]
-        ranges = _RANGE.findall(items)
+        before = self._line
+        ranges = _RANGE.findall(mark["items"])
         if (
             # In code, too long, or a link such as [1](https://...).
             self._code
@@ -156,7 +152,6 @@ class CitationReader:
             or (next_char == ":" and not before.strip())
             # The second part of a link such as [text][1]. After a citation, [2] is another one.
             or (before.endswith("]") and not self._follows_mark)
-            or (items.isdigit() and _INDEX_BEFORE.search(before))
             or (len(before) >= _COPIED_CHARS and before[-_COPIED_CHARS:] + mark[0] in self._copies)
             # No passages are numbered so: [3-1], [0, 1], [0-2].
             or any(high and int(low) >= int(high) for low, high in ranges)

@@ -265,7 +265,11 @@ class AnswerFlow:
                 passages.matches + part.passages.matches, passages.entries + part.passages.entries
             )
         data = [{"question": answer.question, "answer": answer.text} for answer in answers]
-        return _Draft(self._build_prompt(SYNTHESIS, sub_answers=data), passages, tuple(answers))
+        return _Draft(
+            self._build_prompt(SYNTHESIS, sub_answers=data),
+            passages,
+            tuple(answers),
+        )
 
     def _make_part_call(self, question: str) -> Call:
         """Return the call that retrieves the passages for a sub-query."""

@@ -33,4 +33,9 @@ def build_user_transform(row: TransformRow) -> Transform:
             "rules": built_in[0].rules if len(built_in) == 1 else combined.RULES,
         }
 
-    return Transform(mode=row.name, version=f"{row.name}/own", instruction=row.prompt, adapt=adapt)
+    return Transform(
+        mode=row.name,
+        version=f"{row.name}/own",
+        instruction=row.prompt,
+        adapt=adapt,
+    )
