@@ -74,15 +74,12 @@ def is_async(function: object) -> bool:
 
     Looks at the function inside partials, methods, callable objects and `functools.wraps` wrappers.
     """
-    if isinstance(function, functools.partial):
-        return is_async(function.func)
-    if inspect.ismethod(function) or isinstance(function, (staticmethod, classmethod)):
-        return is_async(function.__func__)
     if inspect.iscoroutinefunction(function):
         return True
-    if (wrapped := getattr(function, "__wrapped__", None)) is not None and wrapped is not function:
-        return is_async(wrapped)
+    is_partial = isinstance(function, functools.partial)
+    inner = getattr(function, "func" if is_partial else "__wrapped__", None)
+    if inner is not None and inner is not function:
+        return is_async(inner)
     if inspect.isroutine(function) or inspect.isclass(function):
         return False
-    call = getattr(type(function), "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(getattr(call, "__func__", call))
+    return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004

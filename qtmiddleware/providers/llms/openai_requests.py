@@ -141,26 +141,24 @@ async def send_request(
         except Exception as error:
             option, is_certain = find_rejected_option(error, request)
             simpler = {**levels, option: levels.get(option, 0) + 1}
-            pause: float | None = None
             if option and build(levels=simpler) != request:
                 levels = simpler
                 # A guess is remembered only after the service has accepted the simpler request.
                 if is_certain:
                     _remember_levels(known, levels)
                 simpler_count += 1
-                if simpler_count <= _MOST_STEPS:
-                    model = request["model"]
-                    message = "%s rejected %s; retrying without it"
-                    _log.info(message, model, option, event="asked_with_less", model=model)
-                    continue
-            elif retry_count < retries and _can_be_repeated(error):
-                pause = _choose_pause(error, retry_count)
-            if pause is None or pause >= deadline.remaining():
+                pause = 0.0 if simpler_count <= _MOST_STEPS else None
+                model = request["model"]
+                _log.info("%s rejected %s", model, option, event="option_rejected", model=model)
+            else:
+                may_retry = retry_count < retries
+                pause = _choose_pause(error, retry_count, deadline) if may_retry else None
+                retry_count += 1
+            if pause is None:
                 raise convert_client_error(error, service) from None
         else:
             _remember_levels(known, levels)
             return answer, request_count
-        retry_count += 1
         if is_async_client(client):
             await asyncio.sleep(pause)
         else:
@@ -182,12 +180,17 @@ def _choose_timeout(client: Any, deadline: Deadline) -> tuple[float, Any]:
     return seconds, openai.Timeout(seconds, connect=connect)
 
 
-def _choose_pause(error: Exception, retry_count: int) -> float:
+def _choose_pause(error: Exception, retry_count: int, deadline: Deadline) -> float | None:
+    """Return the seconds to wait before a retry; ``None`` if a retry is of no use or too late."""
+    # The SDK itself would repeat the request after the same errors.
+    is_over = read_body_field(error, "code") == "insufficient_quota"
+    if is_over or not (is_outage(error) or read_status(error) in (408, 409)):
+        return None
     pause = read_retry_after(error)
     if pause is None:
         # Random, so that callers that failed together do not retry at the same moment.
         pause = min(_FIRST_PAUSE * 2**retry_count, _LONGEST_PAUSE) * random.uniform(0.75, 1)
-    return pause
+    return pause if pause < deadline.remaining() else None
 
 
 def _remember_levels(known: dict[str, int], levels: Mapping[str, int]) -> None:
@@ -229,12 +232,6 @@ def _collect_texts(body: Any, max_depth: int = 6) -> Iterator[str]:
     elif max_depth and isinstance(body, list | tuple):
         for item in body:
             yield from _collect_texts(item, max_depth - 1)
-
-
-def _can_be_repeated(error: Exception) -> bool:
-    """Return whether the SDK itself would repeat the request after *error*."""
-    is_over = read_body_field(error, "code") == "insufficient_quota"
-    return not is_over and (is_outage(error) or read_status(error) in (408, 409))
 
 
 def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:

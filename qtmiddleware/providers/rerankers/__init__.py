@@ -13,6 +13,8 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers import find_function_name
+from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
+from qtmiddleware.providers.rerankers.pinecone import PREFIX, PineconeReranker
 from qtmiddleware.retrieval.reranking import check_rerank_scores
 from qtmiddleware.runtime.background_loop import is_async
 
@@ -20,7 +22,6 @@ __all__ = ["check_rerank_scores", "make_reranker"]
 
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 """The models of Pinecone that need no prefix ``pinecone/``."""
-_PINECONE: Final = "pinecone/"
 _ALLOWED: Final = (
     "None for the model named by rerank.model, an object with name and rerank(query, texts), "
     "a sentence_transformers.CrossEncoder, or a plain function from (query, texts) to scores"
@@ -35,9 +36,10 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     and the texts. Raises `ConfigError` for any other object, and for async functions.
     """
     if candidate is None:
-        return _make_reranker_for_model(
-            settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code
-        )
+        options = settings.rerank
+        if options.model in _HOSTED or options.model.startswith(PREFIX):
+            return PineconeReranker(options.model)
+        return CrossEncoderReranker(options.model, trust_remote_code=options.trust_remote_code)
     if not isinstance(candidate, type):
         if is_async(getattr(candidate, "rerank", candidate)):
             raise ConfigError(
@@ -50,8 +52,6 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
         # This check comes before `callable`, because a torch model can be called too, but only with
         # tensors.
         if callable(getattr(candidate, "predict", None)):
-            from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
-
             return CrossEncoderReranker(candidate)
         if callable(candidate):
             return CallableReranker(candidate)
@@ -61,17 +61,6 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
         path="reranker",
         allowed=_ALLOWED,
     )
-
-
-def _make_reranker_for_model(model_name: str, *, trust_remote_code: bool) -> Reranker:
-    """Return a `PineconeReranker` if Pinecone hosts the model, else a `CrossEncoderReranker`."""
-    if model_name in _HOSTED or model_name.startswith(_PINECONE):
-        from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
-
-        return PineconeReranker(model_name.removeprefix(_PINECONE))
-    from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
-
-    return CrossEncoderReranker(model_name, trust_remote_code=trust_remote_code)
 
 
 class CallableReranker:
