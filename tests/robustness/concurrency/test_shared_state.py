@@ -11,14 +11,12 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-import qtmiddleware as qtm
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
 from qtmiddleware.runtime.spending import Meter
 from tests.support.clock import Clock
-from tests.support.concurrency_world import REWRITE, config, found
 
 THREADS: Final = 16
 ROUNDS: Final = 200
@@ -73,34 +71,6 @@ class Alone:
 
 
 # --- single flight --------------------------------------------------------------------------------
-
-
-def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
-    asked: list[str] = []
-    questions = [f"Which illness does dog {number} of the shelter have?" for number in range(8)]
-
-    def reply(messages: list[dict[str, str]]) -> dict[str, str]:
-        asked.append(messages[-1]["content"])
-        return {"rewrite": REWRITE}
-
-    settings = config("rewrite", cache={"enabled": True})
-    with qtm.QueryMiddleware(settings, client=reply) as middleware:
-        middleware.engine.bulkhead.limit = 1_000
-        search = middleware.wrap(found)
-
-        def ask(thread: int) -> list[qtm.Retrieval]:
-            order = Random(thread).sample(questions, len(questions))
-            return [search.retrieve(question) for question in order]
-
-        results = [it for retrievals in run_storm(ask) for it in retrievals]
-    assert len(results) == THREADS * len(questions)
-    assert {(it.status, it.degradations) for it in results} == {("full", ())}
-    # Each rewrite holds the number of its own question, which the model left out.
-    assert {(it.original_query, it.transformation.rewrite) for it in results} == {
-        (question, f"{REWRITE} ({number})") for number, question in enumerate(questions)
-    }
-    assert len(asked) == len(set(asked)) == len(questions)
-    assert sum(it.trace.llm_calls for it in results) == len(questions)
 
 
 # --- budget ---------------------------------------------------------------------------------------

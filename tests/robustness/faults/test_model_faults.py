@@ -24,36 +24,20 @@ class Fault:
     reason: str
 
 
+JSON = "application/json"
+DECLINED = "I'm sorry, but I can't help with that."
+# Beside those of the matrix.
 FAULTS = (
     Fault("400", failure(400), "rejected"),
-    Fault("401", failure(401), "unauthorized"),
-    Fault("429", failure(429), "rate_limited"),
-    Fault("500", failure(500), "unavailable"),
-    Fault("refusal as a field", completion(None, refusal="I can't help with that."), "refused"),
-    Fault("refusal in words", completion("I'm sorry, but I can't help with that."), "refused"),
-    Fault(
-        "refusal in the JSON", {"rewrite": "I'm sorry, but I can't assist with that."}, "refused"
-    ),
+    Fault("refusal in words", completion(DECLINED), "refused"),
+    Fault("refusal in the JSON", {"rewrite": DECLINED}, "refused"),
     Fault("content filter", completion("", finish="content_filter"), "refused"),
-    Fault("empty text", completion(""), "empty"),
     Fault("no choices", {"choices": []}, "empty"),
-    Fault("empty object", {}, "empty"),
     Fault("an essay", completion(ESSAY), "unparsable"),
-    Fault("other JSON", {"weather": {"temperature": 21}}, "unparsable"),
-    Fault("broken off", completion('{"rewrite": "Does the dog Ja', finish="length"), "truncated"),
     Fault("broken off and nobody says so", completion('{"rewrite": "Does the dog Ja'), "truncated"),
-    Fault(
-        "a page",
-        Response("<html><body>Sign in</body></html>", content_type="text/html"),
-        "unparsable",
-    ),
-    Fault(
-        "an error as a success",
-        Response('{"error": {"code": 429}}', content_type="application/json"),
-        "rate_limited",
-    ),
-    Fault("nothing at all", Response("", content_type="application/json"), "empty"),
-    Fault("bytes", Response(b"\x00\xff\xfe", content_type="application/json"), "unparsable"),
+    Fault("a page", Response("<html>Sign in</html>", content_type="text/html"), "unparsable"),
+    Fault("a late error", Response('{"error": {"code": 429}}', content_type=JSON), "rate_limited"),
+    Fault("bytes", Response(b"\x00\xff\xfe", content_type=JSON), "unparsable"),
 )
 
 

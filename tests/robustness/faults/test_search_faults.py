@@ -48,30 +48,6 @@ def failing(*texts: str, error: type[BaseException] = Unlucky) -> Callable[[str,
     return respond
 
 
-def test_where_one_search_fails_the_others_are_merged(caller: Caller, service: ModelServer) -> None:
-    day = caller.ask(transforming("decompose"), respond=failing(SUBS[0]))
-    assert day.reasons == [("search.sub_query", "failed")]
-    assert day.retrieval.degradations[0].detail == "Unlucky"
-    assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, *SUBS[1:]]
-    found = {key[1] for ranking in day.retrieval.rankings for key in ranking.keys}
-    assert {match.id for match in day.retrieval.matches} <= found
-    # The function is new: it might have refused as many passages.
-    assert sorted(text for text, _ in day.calls) == sorted([QUERY, *SUBS, SUBS[0]])
-
-
-@pytest.mark.parametrize("broken", [SUBS, SUBS[:2]], ids=["all", "all but one"])
-def test_below_min_successes_the_original_stands_alone(
-    broken: list[str], caller: Caller, service: ModelServer
-) -> None:
-    day = caller.ask(transforming("decompose"), respond=failing(*broken))
-    assert day.response == caller.rules_alone().response
-    assert day.reasons == [
-        *[("search.sub_query", "failed")] * len(broken),
-        ("search", "too_few_successes"),
-    ]
-    assert day.retrieval.degradations[-1].detail == f"{3 - len(broken)} of 3 searches succeeded"
-
-
 @pytest.mark.parametrize(
     "error", [Unlucky("no index"), Busy(), OSError("gone"), KeyError("namespace")], ids=repr
 )
@@ -111,27 +87,6 @@ def test_a_function_that_refuses_many_candidates_is_asked_as_the_caller_asked(
         "keyword_evidence",
         f"the function rejects {WIDE} candidates",
     ) in day.retrieval.trace.notes
-
-
-def test_a_passage_found_twice_comes_back_once(caller: Caller, service: ModelServer) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        return [row for row in search(query, top_k) for _ in range(2)]
-
-    for kind in ("none", "decompose"):
-        day = caller.ask(transforming(kind), respond=respond)
-        found = [match.id for match in day.retrieval.matches]
-        assert len(found) == len(set(found)) == 3
-
-
-def test_where_the_original_finds_nothing_the_variants_answer(
-    caller: Caller, service: ModelServer
-) -> None:
-    day = caller.ask(
-        transforming("decompose"), respond=lambda q, k: [] if q == QUERY else search(q, k)
-    )
-    assert len(day.retrieval.matches) == 3
-    assert {kind for match in day.retrieval.matches for kind in match.found_by} == {"sub_query"}
-    assert day.retrieval.status == "full"
 
 
 def test_a_response_that_cannot_be_read_comes_back_as_it_is(

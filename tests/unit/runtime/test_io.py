@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -18,11 +16,10 @@ from qtmiddleware.runtime.io import (
     Tasks,
     Threads,
     drive,
-    on_abandon,
 )
 from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Deadline
-from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
+from tests.support.waiting import PATIENCE, await_until, with_enough_time
 
 
 def perform(way: str, flow: Callable[[IO], Awaitable[Any]], bulkhead: Bulkhead) -> Any:
@@ -69,34 +66,6 @@ def test_a_users_function_is_called_whether_it_is_asynchronous_or_not(way: str) 
     called, awaited, late = perform(way, flow, Bulkhead())
     assert (called, awaited) == ("called", "awaited")
     assert isinstance(late, TimeoutError)
-
-
-def test_after_an_interrupt_nothing_further_begins_and_those_that_run_are_told() -> None:
-    bulkhead, begun, told = Bulkhead(), list[str](), list[str]()
-    first, never = threading.Event(), threading.Event()
-
-    async def flow(io: IO) -> None:
-        async def work(name: str) -> None:
-            on_abandon(told.append)
-            begun.append(name)
-            first.set()
-            await io.blocking(lambda: never.wait(PATIENCE))
-
-        async def side() -> None:
-            await io.gather([partial(work, name) for name in "abc"], Deadline(), 1)
-
-        beside = io.start(side)
-        try:
-            first.wait(PATIENCE)
-            signal.raise_signal(signal.SIGINT)
-        finally:
-            await beside.cancel()
-
-    with pytest.raises(KeyboardInterrupt):
-        perform("threads", flow, bulkhead)
-    never.set()
-    wait_until(lambda: bulkhead.in_use == 0)
-    assert (begun, told) == (["a"], ["cancelled"])
 
 
 def test_a_stop_iteration_of_the_function_reaches_the_caller_and_ends_no_flow() -> None:

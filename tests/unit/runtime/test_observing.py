@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -15,7 +13,7 @@ import qtmiddleware as qtm
 from qtmiddleware.testing import RecordingObserver, ScriptedModel
 from qtmiddleware.types import Operation
 from tests.support.retrieval_world import QUERY, REPLIES, scripted, search
-from tests.support.waiting import PATIENCE, wait_until, with_enough_time
+from tests.support.waiting import PATIENCE
 
 REWRITE = {"transformationType": "rewrite"}
 
@@ -78,39 +76,6 @@ async def test_a_retrieval_is_told_with_everything_it_is_made_of(fn: Any) -> Non
         assert 0 <= it.seconds <= whole.seconds
     question = whole.result.variants[0].text
     assert (whole.content, heard["search original"].content) == (QUERY, question)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> None:
-    begun, leave = threading.Event(), threading.Event()
-
-    def hanging(_: Any) -> str:
-        begun.set()
-        leave.wait(PATIENCE)
-        return "{}"
-
-    def ask(seconds: float) -> tuple[Any, Any]:
-        begun.clear()
-        limits = {"llmTimeoutMs": int(1e3 * seconds), "deadlineMs": 600_000}
-        wrapped, observer = observed(
-            config={**REWRITE, "limits": limits, "breaker": {"failures": 0}}, client=hanging
-        )
-        found = asyncio.run(wrapped.aretrieve(QUERY)) if is_async else wrapped.retrieve(QUERY)
-        assert [it.reason for it in found.degradations] == ["timeout"]
-        return wrapped, observer
-
-    def lasts(asked: tuple[Any, Any]) -> bool:
-        return begun.is_set() and by_label(asked[1])["model rewrite"].seconds >= 0.04
-
-    try:
-        wrapped, observer = with_enough_time(ask, lasts)
-        # Not only when the call returns.
-        assert ends(observer)["model rewrite"] == "late"
-        assert by_label(observer)["model rewrite"].seconds >= 0.04
-    finally:
-        leave.set()
-    wait_until(lambda: not wrapped.middleware.health().threads.in_use)
-    assert len(ends(observer)) == len(observer.ended)
 
 
 # --- answers --------------------------------------------------------------------------------------
