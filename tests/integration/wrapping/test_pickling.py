@@ -43,7 +43,7 @@ def again(it: Any) -> Any:
 
 
 def test_a_middleware_of_a_config_alone_and_its_functions_are_made_again() -> None:
-    qm = qtm.QueryMiddleware(CONFIG)
+    qm = qtm.QueryMiddleware(CONFIG, cache=None, observers=())
     qm.reload({"topK": 7})
     twin, atwin, same = again((qm.wrap(plain), qm.wrap(aplain), qm))
     assert same is not qm

@@ -100,6 +100,16 @@ def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
     assert found.notes == ["date: newest"]
 
 
+def test_what_all_passages_match_counts_for_none_and_is_not_noted() -> None:
+    found = weigh(
+        "limit in 2024 in Norway",
+        {"date": "2024-01-01", "country": "Norway"},
+        {"date": "2024-05-01", "country": "Chile"},
+    )
+    assert found is not None
+    assert found.notes == ["country: the value that the question names"]
+
+
 class Raising(Mapping[str, Any]):
     """A mapping that raises at whatever is read of it."""
 

@@ -415,7 +415,7 @@ def test_a_list_of_something_else_gives_way_to_the_passages() -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        None, deque(), {"matches": None}, {"documents": [], "chunks": dicts()},
+        None, deque(), {"matches": None}, {"objects": None}, {"documents": [], "chunks": dicts()},
         QueryResponse(matches=[]), ([], []), [[]], np.array([], dtype=object),
         chroma(ids=[], documents=[], metadatas=[]),
     ],
@@ -480,6 +480,7 @@ class View:
     [
         (lambda: 5, "no list of passages"),
         (lambda: {"value": FACETS}, "no list of passages"),
+        (lambda: {"docs": None}, "no list of passages"),
         (lambda: Named("a", "Jaco is well", 0.5), "no list of passages"),
         (lambda: "one text", "type str; return the list of passages"),
         (lambda: [1, 2, 3], "an id nor a text"),
