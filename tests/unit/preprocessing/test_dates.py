@@ -38,6 +38,23 @@ def test_last_year_is_the_year_before_in_every_language(language: str, text: str
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("last year", ["2025"]),
+        ("the last three years", ["2023", "2024", "2025", "2026"]),
+        ("last quarter", ["Q3", "2026"]),
+        ("last month", ["october", "2026"]),
+        ("last week", []),
+        ("yesterday", ["2026-11-22"]),
+    ],
+)
+def test_a_relative_period_is_found_by_the_words_that_documents_use(
+    text: str, words: list[str]
+) -> None:
+    assert list(read_times(f"what changed {text}", "en", lambda: TODAY).words) == words
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("what changed yesterday", ["2026-11-22"]),

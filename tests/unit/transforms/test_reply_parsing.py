@@ -119,6 +119,23 @@ def test_a_well_formed_reply_is_read_exactly_and_one_that_is_cut_anywhere_in_par
     assert ("reply", "truncated") in cut.notes
 
 
+@pytest.mark.parametrize(
+    ("mode", "reply", "expected"),
+    [
+        ("hyde", "Acme makes anvils. It sells them to coy", {"hyde": ["Acme makes anvils."]}),
+        ("hyde", '{"hyde": "Acme makes anvils. It sells', {"hyde": ["Acme makes anvils."]}),
+        ("multi_query", "1. Who makes anvils?\n2. Who sells anv", ["Who makes anvils?"]),
+        ("multi_query", '{"paraphrases": ["Who makes anvils?", "Who sel', ["Who makes anvils?"]),
+        ("multi_query", '{"paraphrases": "Who makes anvils? Who sel', "truncated"),
+    ],
+)
+def test_of_a_reply_that_is_cut_the_whole_sentences_of_a_passage_and_whole_items_are_kept(
+    mode: str, reply: str, expected: Any
+) -> None:
+    found = texts(read(prompt(mode), reply, truncated=True))
+    assert found == (expected if not isinstance(expected, list) else {"paraphrases": expected})
+
+
 @pytest.mark.parametrize("reply", TABLES["wrapped"])
 def test_the_text_is_found_in_whatever_a_model_wraps_it(reply: str) -> None:
     for history in ((), HISTORY):
