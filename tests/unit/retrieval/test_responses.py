@@ -265,36 +265,90 @@ def nest(name: str, items: Any) -> dict[str, Any]:
 UUIDS = [str(UUID(int=ord(i))) for i in IDS]
 SHAPES: dict[str, Case] = {
     # Pinecone
-    "document search": holding("matches", lambda: SearchDocumentsResponse(
-        matches=each(lambda i, t, s: PineconeDocument({"_id": i, "_score": s, "text": t})), namespace="ns")),
-    "query": holding("matches", lambda: QueryResponse(
-        matches=each(lambda i, t, s: ScoredVector(id=i, score=s, metadata={"text": t})), namespace="ns")),
-    "search": holding("result.hits", lambda: SearchRecordsResponse(
-        result=SearchResult(hits=each(lambda i, t, s: Hit(id_=i, score_=s, fields={"chunk_text": t}))),
-        usage=SearchUsage(read_units=6))),
-    "query, of older SDKs": holding("matches", lambda: OpenApiResponse(
-        matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})), namespace="ns")),
+    "document search": holding(
+        "matches",
+        lambda: SearchDocumentsResponse(
+            matches=each(lambda i, t, s: PineconeDocument({"_id": i, "_score": s, "text": t})),
+            namespace="ns",
+        ),
+    ),
+    "query": holding(
+        "matches",
+        lambda: QueryResponse(
+            matches=each(lambda i, t, s: ScoredVector(id=i, score=s, metadata={"text": t})),
+            namespace="ns",
+        ),
+    ),
+    "search": holding(
+        "result.hits",
+        lambda: SearchRecordsResponse(
+            result=SearchResult(
+                hits=each(lambda i, t, s: Hit(id_=i, score_=s, fields={"chunk_text": t}))
+            ),
+            usage=SearchUsage(read_units=6),
+        ),
+    ),
+    "query, of older SDKs": holding(
+        "matches",
+        lambda: OpenApiResponse(
+            matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})),
+            namespace="ns",
+        ),
+    ),
     "an assistant's context": holding("snippets", assistant_context, NONE),
     # other services
     "OpenAI's vector stores": holding(
-        "data", lambda: SyncPage[VectorStoreSearchResponse](data=each(vector_store), object="list")),
+        "data", lambda: SyncPage[VectorStoreSearchResponse](data=each(vector_store), object="list")
+    ),
     "Bedrock": under("retrievalResults", bedrock, NONE),
     "Milvus": (
-        lambda: [MilvusHits(each(lambda i, t, s: MilvusHit({"id": i, "distance": s, "entity": {"text": t}})))],
-        lambda found: found[0], IDS, SCORES),
-    "a reranker's results": under("results", lambda i, t, s: {"relevance_score": s, "document": {"text": t}}, NONE),
-    "Qdrant": holding("results", lambda: Model(
-        results=each(lambda i, t, s: QdrantPoint(id=i, score=s, payload={"text": t})))),
-    "Weaviate": holding("objects", lambda: SimpleNamespace(objects=each(
-        lambda i, t, s: WeaviateObject(UUID(int=ord(i)), WeaviateMetadata(distance=1 - s), {"text": t}))),
-        UUIDS, RISING),
-    "Chroma's query": (lambda: chroma(distances=RISING), lambda found: found["documents"][0], IDS, RISING),
+        lambda: [
+            MilvusHits(
+                each(lambda i, t, s: MilvusHit({"id": i, "distance": s, "entity": {"text": t}}))
+            )
+        ],
+        lambda found: found[0],
+        IDS,
+        SCORES,
+    ),
+    "a reranker's results": under(
+        "results", lambda i, t, s: {"relevance_score": s, "document": {"text": t}}, NONE
+    ),
+    "Qdrant": holding(
+        "results",
+        lambda: Model(
+            results=each(lambda i, t, s: QdrantPoint(id=i, score=s, payload={"text": t}))
+        ),
+    ),
+    "Weaviate": holding(
+        "objects",
+        lambda: SimpleNamespace(
+            objects=each(
+                lambda i, t, s: WeaviateObject(
+                    UUID(int=ord(i)), WeaviateMetadata(distance=1 - s), {"text": t}
+                )
+            )
+        ),
+        UUIDS,
+        RISING,
+    ),
+    "Chroma's query": (
+        lambda: chroma(distances=RISING),
+        lambda found: found["documents"][0],
+        IDS,
+        RISING,
+    ),
     # frameworks
     "LangChain": a_list(lambda i, t, s: LangChainDocument(page_content=t, id=i), IDS, NONE),
     "LangChain, with scores": a_list(lambda i, t, s: (LangChainDocument(page_content=t, id=i), s)),
     "LlamaIndex": a_list(lambda i, t, s: NodeWithScore(node=TextNode(id_=i, text=t), score=s)),
     "LlamaIndex, packed": a_list(
-        lambda i, t, s: {"id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}}),
+        lambda i, t, s: {
+            "id": i,
+            "score": s,
+            "metadata": {"_node_content": json.dumps({"text": t})},
+        }
+    ),
     "Haystack": under("documents", lambda i, t, s: HaystackDocument(id=i, content=t, score=s)),
     # databases
     "sqlite3": holding("", lambda: sqlite_rows(ROWS)),
@@ -304,7 +358,9 @@ SHAPES: dict[str, Case] = {
     # one's own items
     "frozen dataclass": a_list(Frozen),
     "pydantic's first models": a_list(lambda i, t, s: OldModel(id=i, text=t, score=s)),
-    "items of several kinds": holding("", lambda: [("a", 0.75, {"text": TEXTS[0]}), Frozen(*ROWS[1]), dicts()[2]]),
+    "items of several kinds": holding(
+        "", lambda: [("a", 0.75, {"text": TEXTS[0]}), Frozen(*ROWS[1]), dicts()[2]]
+    ),
     # containers
     "a list with attributes": holding("", lambda: Hits(dicts(), total=97)),
     "an array of texts": (lambda: np.array(TEXTS), list, NONE, NONE),
@@ -316,7 +372,7 @@ SHAPES: dict[str, Case] = {
     "(text, score)": a_list(lambda i, t, s: (t, s), NONE),
     "(id, text, score)": a_list(lambda i, t, s: (i, t, s)),
     "(uuid, text, distance)": a_list(lambda i, t, s: (UUID(int=ord(i)), t, 1 - s), UUIDS, RISING),
-}  # fmt: skip
+}
 
 
 def test_lists_beside_passages_and_their_scores_stay_beside_them() -> None:
@@ -415,11 +471,18 @@ def test_a_list_of_something_else_gives_way_to_the_passages() -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        None, deque(), {"matches": None}, {"objects": None}, {"documents": [], "chunks": dicts()},
-        QueryResponse(matches=[]), ([], []), [[]], np.array([], dtype=object),
+        None,
+        deque(),
+        {"matches": None},
+        {"objects": None},
+        {"documents": [], "chunks": dicts()},
+        QueryResponse(matches=[]),
+        ([], []),
+        [[]],
+        np.array([], dtype=object),
         chroma(ids=[], documents=[], metadatas=[]),
     ],
-)  # fmt: skip
+)
 def test_an_empty_response_is_no_problem(response: Any) -> None:
     found = qtm.middleware(lambda query: response).retrieve(QUESTION)
     assert (found.response is response, found.matches, found.status) == (True, (), "full")
@@ -519,11 +582,20 @@ def read(item: Any, **fields: str) -> Match:
 @pytest.mark.parametrize(
     ("score", "expected"),
     [
-        (0.5, 0.5), (0, 0.0), (-3, -3.0), (np.float32(0.5), 0.5), (Decimal("0.5"), 0.5),
-        (None, None), (float("nan"), None), (float("inf"), None), (10**400, None), (True, None),
-        ("0.5", None), ([0.5], None),
+        (0.5, 0.5),
+        (0, 0.0),
+        (-3, -3.0),
+        (np.float32(0.5), 0.5),
+        (Decimal("0.5"), 0.5),
+        (None, None),
+        (float("nan"), None),
+        (float("inf"), None),
+        (10**400, None),
+        (True, None),
+        ("0.5", None),
+        ([0.5], None),
     ],
-)  # fmt: skip
+)
 def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) -> None:
     assert read({"id": "a", "score": score}).score == expected
     assert read(SimpleNamespace(id="a", score=score)).score == expected
@@ -625,7 +697,12 @@ def test_a_plain_row_is_the_same_passage_whatever_rows_stand_beside_it() -> None
 NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     "dicts": (each(lambda i, t, s: {"key": i, "blurb": t, "near": s}), {}),
     "dots": (
-        each(lambda i, t, s: {"about": {"key": i, "text": {"blurb": t}}, "ranks": {"near": {"all": s}}}),
+        each(
+            lambda i, t, s: {
+                "about": {"key": i, "text": {"blurb": t}},
+                "ranks": {"near": {"all": s}},
+            }
+        ),
         {"id": "about.key", "text": "about.text.blurb", "score": "ranks.near.all"},
     ),
     "objects": (each(lambda i, t, s: SimpleNamespace(key=i, blurb=t, near=s)), {}),
@@ -639,10 +716,11 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     ),
     "documents and a number": (each(lambda i, t, s: ({"key": i, "blurb": t, "near": s}, 0.5)), {}),
     "plain tuples": (
-        each(lambda i, t, s: (7, "x y", i, t, s)), {"id": "2", "text": "3", "score": "4"},
+        each(lambda i, t, s: (7, "x y", i, t, s)),
+        {"id": "2", "text": "3", "score": "4"},
     ),
     "columns": ({"ids": [1, 2, 3], "key": IDS, "blurb": TEXTS, "near": SCORES}, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("response", "named"), NAMED.values(), ids=NAMED)
@@ -701,9 +779,15 @@ def test_metadata_without_end_is_read_up_to_the_deadline_and_the_rest_is_said_to
 # --- laws -----------------------------------------------------------------------------------------
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.sampled_from(TEXTS),
-    st.decimals(), st.uuids(),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.sampled_from(TEXTS),
+    st.decimals(),
+    st.uuids(),
+)
 FIELDS = ["id", "text", "score", "dist", "metadata", "node", "title", "content", "blurb", "chunks"]
 leaves = scalars | st.dictionaries(st.sampled_from(FIELDS), scalars, max_size=4)
 fields = st.dictionaries(st.sampled_from(FIELDS), leaves | st.lists(leaves, max_size=2), max_size=6)
@@ -720,10 +804,13 @@ same_length = st.integers(1, 5).flatmap(
     lambda size: st.lists(st.tuples(*[scalars] * size), max_size=9)
 )
 CONTAINERS: list[Callable[[list[Any]], Any]] = [
-    list, tuple, deque, Hits,
+    list,
+    tuple,
+    deque,
+    Hits,
     lambda rows: {"matches": rows, "took": 3},
     lambda rows: SimpleNamespace(results=rows, total=9),
-]  # fmt: skip
+]
 
 
 @given(

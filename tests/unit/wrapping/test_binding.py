@@ -105,7 +105,11 @@ QDRANT: Final = "collection_name: str, query=None, *, limit: int = 10"
         ("what, kind='all', k=5", "Q", "what=Q, kind='all', k=W"),
         ("tenant, search_text, k=4", "'a', Q", "tenant='a', search_text=Q, k=W"),
         ("tenant_id, what, k=4", "'a', Q", "tenant_id='a', what=Q, k=W"),
-        ("*, tenant, search_text, k=4", "tenant='a', search_text=Q", "tenant='a', search_text=Q, k=W"),
+        (
+            "*, tenant, search_text, k=4",
+            "tenant='a', search_text=Q",
+            "tenant='a', search_text=Q, k=W",
+        ),
         ("*, query, top_k=4", "Q", "query=Q, top_k=W"),
         ("query, **kw", "Q, top_k=3, a=1", "query=Q, kw={'top_k': W, 'a': 1}"),
         ("*args, **kw", "Q, top_k=3", "args=(Q,), kw={'top_k': W}"),
@@ -114,23 +118,43 @@ QDRANT: Final = "collection_name: str, query=None, *, limit: int = 10"
         ("name: str, **kw", "'ix', question=Q, k=2", "name='ix', kw={'question': Q, 'k': W}"),
         (CHROMA, "query_texts=[Q]", "query_embeddings=None, query_texts=[Q], n_results=W"),
         ("bundle", "Bundle(Q, [1.0])", "bundle=Bundle(Q, [1.0] if Q == QUERY else None)"),
-        (PINECONE, "namespace='n', top_k=3, inputs={'text': Q, 'x': 1}",
-         "namespace='n', top_k=W, inputs={'text': Q, 'x': 1}, query=None"),
-        (PINECONE, "namespace='n', query={'inputs': {'text': Q}, 'top_k': 3, 'filter': 1}",
-         ("namespace='n', top_k=None, inputs=None,"
-         " query={'inputs': {'text': Q}, 'top_k': W, 'filter': 1}")),
-        (PINECONE, "query=Q, namespace='n', top_k=3",
-         "namespace='n', top_k=W, inputs={'text': Q}, query=None"),
-        ("namespace, query, fields=None", "'n', {'inputs': {'text': Q}, 'top_k': 3}",
-         "namespace='n', query={'inputs': {'text': Q}, 'top_k': W}, fields=None"),
+        (
+            PINECONE,
+            "namespace='n', top_k=3, inputs={'text': Q, 'x': 1}",
+            "namespace='n', top_k=W, inputs={'text': Q, 'x': 1}, query=None",
+        ),
+        (
+            PINECONE,
+            "namespace='n', query={'inputs': {'text': Q}, 'top_k': 3, 'filter': 1}",
+            (
+                "namespace='n', top_k=None, inputs=None,"
+                " query={'inputs': {'text': Q}, 'top_k': W, 'filter': 1}"
+            ),
+        ),
+        (
+            PINECONE,
+            "query=Q, namespace='n', top_k=3",
+            "namespace='n', top_k=W, inputs={'text': Q}, query=None",
+        ),
+        (
+            "namespace, query, fields=None",
+            "'n', {'inputs': {'text': Q}, 'top_k': 3}",
+            "namespace='n', query={'inputs': {'text': Q}, 'top_k': W}, fields=None",
+        ),
         (DOCUMENTS, "score_by=[clause(Q)], top_k=2", "score_by=[clause(Q)], top_k=W"),
         ("query, score_by='bm25'", "Q", "query=Q, score_by='bm25'"),
-        ("*args, **kw", "score_by=[clause(Q)], top_k=2",
-         "args=(), kw={'score_by': [clause(Q)], 'top_k': W}"),
-        ("*args, **kw", "query=Q, score_by=[clause('a')]",
-         "args=(), kw={'query': Q, 'score_by': [clause('a')]}"),
+        (
+            "*args, **kw",
+            "score_by=[clause(Q)], top_k=2",
+            "args=(), kw={'score_by': [clause(Q)], 'top_k': W}",
+        ),
+        (
+            "*args, **kw",
+            "query=Q, score_by=[clause('a')]",
+            "args=(), kw={'query': Q, 'score_by': [clause('a')]}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_both_are_found_and_replaced_wherever_they_are_passed(
     signature: str, call: str, received: str
 ) -> None:
@@ -140,27 +164,47 @@ def test_both_are_found_and_replaced_wherever_they_are_passed(
 @pytest.mark.parametrize(
     ("signature", "call", "received", "wrap"),
     [
-        ("query, top_k=4, ns=''", "Q", "query=Q, top_k=W, ns='n'",
-         "partial(search, ns='n')"),
-        ("ns, question, k=3", "Q", "ns='n', question=Q, k=W",
-         "partial(partial(search, 'n'), k=8)"),
-        ("ns, words: str, count: int", "'n', Q, 3", "ns='n', words=Q, count=W",
-         "search; query_arg='words', top_k_arg='count'"),
+        ("query, top_k=4, ns=''", "Q", "query=Q, top_k=W, ns='n'", "partial(search, ns='n')"),
+        ("ns, question, k=3", "Q", "ns='n', question=Q, k=W", "partial(partial(search, 'n'), k=8)"),
+        (
+            "ns, words: str, count: int",
+            "'n', Q, 3",
+            "ns='n', words=Q, count=W",
+            "search; query_arg='words', top_k_arg='count'",
+        ),
         ("query: str, real: str", "'a', Q", "query='a', real=Q", "search; query_arg='real'"),
-        ("query, options=Options()", "Q, Options(2, 'de')", "query=Q, options=Options(W, 'de')",
-         "search; top_k_arg='options.limit'"),
-        ("body", "{'query': {'match': {'text': Q}}, 'size': 3, 'sort': ['_score']}",
-         "body={'query': {'match': {'text': Q}}, 'size': W, 'sort': ['_score']}",
-         "search; query_arg='body.query.match.text', top_k_arg='body.size'"),
-        ("**kw", "retrievalQuery={'text': Q}, setup={'vector': {'numberOfResults': 3}}",
-         "kw={'retrievalQuery': {'text': Q}, 'setup': {'vector': {'numberOfResults': W}}}",
-         "search; query_arg='retrievalQuery.text', top_k_arg='setup.vector.numberOfResults'"),
-        (DOCUMENTS, "query=Q", "score_by=[clause(Q)], top_k=W",
-         "partial(search, score_by=[clause('')])"),
-        (PINECONE, "namespace='n', top_k=3, inputs={'text': Q}",
-         "namespace='n', top_k=W, inputs={'text': Q}, query=None", "search; query_arg='query'"),
+        (
+            "query, options=Options()",
+            "Q, Options(2, 'de')",
+            "query=Q, options=Options(W, 'de')",
+            "search; top_k_arg='options.limit'",
+        ),
+        (
+            "body",
+            "{'query': {'match': {'text': Q}}, 'size': 3, 'sort': ['_score']}",
+            "body={'query': {'match': {'text': Q}}, 'size': W, 'sort': ['_score']}",
+            "search; query_arg='body.query.match.text', top_k_arg='body.size'",
+        ),
+        (
+            "**kw",
+            "retrievalQuery={'text': Q}, setup={'vector': {'numberOfResults': 3}}",
+            "kw={'retrievalQuery': {'text': Q}, 'setup': {'vector': {'numberOfResults': W}}}",
+            "search; query_arg='retrievalQuery.text', top_k_arg='setup.vector.numberOfResults'",
+        ),
+        (
+            DOCUMENTS,
+            "query=Q",
+            "score_by=[clause(Q)], top_k=W",
+            "partial(search, score_by=[clause('')])",
+        ),
+        (
+            PINECONE,
+            "namespace='n', top_k=3, inputs={'text': Q}",
+            "namespace='n', top_k=W, inputs={'text': Q}, query=None",
+            "search; query_arg='query'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_partials_and_names_of_the_users_own_are_followed(
     signature: str, call: str, received: str, wrap: str
 ) -> None:
@@ -179,13 +223,19 @@ def test_partials_and_names_of_the_users_own_are_followed(
         (QDRANT, "'docs', query=Q", "collection_name='docs', query=V, limit=W"),
         (CHROMA, "Q", "query_embeddings=[V], query_texts=None, n_results=W"),
         (CHROMA, "query_texts=[Q]", "query_embeddings=[V], query_texts=None, n_results=W"),
-        ("name: str, data: list, limit=4, timeout=None", "'docs', Q",
-         "name='docs', data=[V], limit=W, timeout=None"),
+        (
+            "name: str, data: list, limit=4, timeout=None",
+            "'docs', Q",
+            "name='docs', data=[V], limit=W, timeout=None",
+        ),
         (MILVUS, "'docs', Q", "collection_name='docs', data=[V], filter='', limit=W"),
-        (f"{PINECONE}, vector=None", "namespace='n', query={'inputs': {'text': Q}, 'top_k': 3}",
-         "namespace='n', top_k=W, inputs=None, query=None, vector=V"),
+        (
+            f"{PINECONE}, vector=None",
+            "namespace='n', query={'inputs': {'text': Q}, 'top_k': 3}",
+            "namespace='n', top_k=W, inputs=None, query=None, vector=V",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_vector_goes_where_the_function_wants_it_however_the_text_came(
     signature: str, call: str, received: str
 ) -> None:
@@ -295,15 +345,22 @@ def test_a_call_without_a_question_is_made_as_it_was_and_says_what_to_do(
         ("", "INDEX.query", "pass embed="),
         ("", "search", "name it with query_arg="),
         ("*, foo", "search", "its parameters are: foo"),
-        ("query, k=4", "search; query_arg='querry'", "has no parameter 'querry', but query_arg= names it; its parameters are: query, k"),
-        ("req", "search; query_arg='req.text', top_k_arg='reqq.limit'",
-         "has no parameter 'reqq', but top_k_arg= names it; its parameters are: req"),
+        (
+            "query, k=4",
+            "search; query_arg='querry'",
+            "has no parameter 'querry', but query_arg= names it; its parameters are: query, k",
+        ),
+        (
+            "req",
+            "search; query_arg='req.text', top_k_arg='reqq.limit'",
+            "has no parameter 'reqq', but top_k_arg= names it; its parameters are: req",
+        ),
         ("query", "search; page_arg=True", "has no parameter True, but page_arg= names it"),
         ("query, offset=0", "search; page_arg='ofset'", "its parameters are: query, offset"),
         ("query, k=4", "partial(search, 'x')", "already sets 'query'"),
         ("", "partial(INDEX.search, inputs={})", "already sets 'inputs'"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_wrapped_is_refused_with_advice(
     signature: str, wrap: str, advice: str
 ) -> None:
