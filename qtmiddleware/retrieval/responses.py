@@ -399,10 +399,8 @@ class _Reader(NamedTuple):
             names = _name_values(items) if len(kinds) == 1 else ()
         passages = [self._read_usual(item) or self._read(item, names) for item in items]
         for passage in passages:
-            is_read = passage.text is not None or passage.id is not None
-            if not (is_read or isinstance(passage.item, Mapping | str) or list_texts(passage)):
-                problem = "neither an id nor a text was found in an item of type"
-                raise _build_shape_error(passage.item, problem)
+            if passage.text is None:
+                _check_without_text(passage)
         return passages
 
     def _read_usual(self, item: Any) -> Passage | None:
@@ -589,6 +587,18 @@ def _read_score(holder: Any, paths: Sequence[Path]) -> float | None:
         if _is_number(value := _get(holder, path)):
             return convert_to_float(value)
     return None
+
+
+def _check_without_text(passage: Passage) -> None:
+    """Raise `ResponseShapeError` if *passage*, which has no text, is none, or a group of some."""
+    item = passage.item
+    for name, value in list_fields(item).items():
+        is_list = _is_list(value) and len(value) and isinstance(name, str)
+        if is_list and _spell(name) in _ENVELOPE_NAMES and _is_document(value[0]):
+            raise _build_shape_error(item, "groups of passages were found, each of type")
+    is_passage = passage.id is not None or isinstance(item, Mapping | str)
+    if not is_passage and not list_texts(passage):
+        raise _build_shape_error(item, "neither an id nor a text was found in an item of type")
 
 
 def replace_score(passage: Passage, score: float) -> Any:

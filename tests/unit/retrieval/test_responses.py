@@ -550,6 +550,7 @@ class View:
         (lambda: [[0.1, 0.2, 0.3]], "an item must be"),
         (lambda: {"ids": [["a"], ["b"]], "documents": [["x"], ["y"]]}, "several queries"),
         (lambda: {"documents": TEXTS, "sources": list("xyz")}, "another list may run parallel"),
+        (lambda: {"results": [{"hits": dicts(), "query": "a b"}] * 2}, "groups of passages"),
         (Single, "no other passages fit in a copy"),
         (View, "no other passages fit in a copy"),
     ],
