@@ -72,6 +72,16 @@ def test_a_client_s_own_retries_are_made(
     assert [client.max_retries for client in clients] == [max_retries] * 2
 
 
+def test_a_pause_beyond_the_deadline_is_told_at_once_and_not_waited_for(
+    ask, prompt, server: ModelServer
+) -> None:
+    server.reply = failure(429, headers={"Retry-After": "7"})
+    with pytest.raises(ModelError) as caught:
+        ask(OpenAIModel("m", client=pair(server.url)), prompt, 5.0)
+    assert (caught.value.reason, caught.value.retry_after) == ("rate_limited", 7)
+    assert len(server.bodies) == 1
+
+
 @pytest.mark.parametrize("timeout", [0.2, openai.Timeout(0.2)])
 def test_a_client_s_own_timeout_is_kept_if_it_is_shorter(
     ask, prompt, server: ModelServer, timeout: Any

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import logging
+import threading
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,17 @@ def test_a_chat_model_is_invoked_by_one_who_blocks_and_awaited_by_one_who_awaits
     assert model.name == "gpt-4o-mini"
     assert model.complete(prompt, Deadline()).text.startswith("invoked system: ")
     assert asyncio.run(model.acomplete(prompt, Deadline())).text.startswith("awaited system: ")
+
+
+def test_a_plain_function_does_not_block_the_loop_of_one_who_awaits(prompt) -> None:
+    threads: list[threading.Thread] = []
+
+    def model(messages: Any) -> str:
+        threads.append(threading.current_thread())
+        return "said"
+
+    asyncio.run(CallableModel(model).acomplete(prompt, Deadline()))
+    assert threads != [threading.main_thread()]
 
 
 # --- answers --------------------------------------------------------------------------------------
