@@ -184,8 +184,8 @@ class UnreadableDocument(QtMiddlewareError):
     Attributes:
         path: the document's path.
         reason: ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``too
-            large``, ``an old Office format``, ``no text in it``, ``no text in it (scanned?)``,
-            ``its reader failed`` or ``cannot be opened``.
+            large``, ``no text in it``, ``no text in it (scanned?)``, ``its reader failed`` or
+            ``cannot be opened``.
         detail: a further explanation; ``""`` if there is none.
     """
 

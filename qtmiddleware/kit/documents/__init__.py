@@ -20,15 +20,14 @@ from qtmiddleware.kit.documents.converting import READERS, Converter, read_file
 from qtmiddleware.kit.documents.finding import find_documents, format_file_counts
 from qtmiddleware.kit.documents.pieces import OWN, Location, Piece, shorten_location
 
+_FAILED: Final = "its reader failed"
+
 Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
 """The user's own reader: a function that takes a path and returns the text of the file.
 
 The result is one text, several texts, several (text, location) pairs, or ``None`` for a file that
 the built-in readers should read.
 """
-
-# The libraries read only the newer formats.
-_OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 def read_document(
@@ -50,11 +49,7 @@ def read_document(
     own_pieces = None if reader is None else _call_reader(reader, path)
     if own_pieces is not None:
         return own_pieces
-    extension = path.suffix.casefold()
-    if extension in _OLD:
-        detail = f"save it as {_OLD[extension]} first"
-        raise UnreadableDocument(path, "an old Office format", detail)
-    if extension not in READERS:
+    if path.suffix.casefold() not in READERS:
         return read_file(path, follow_link=follow_link)
     try:
         with nullcontext(converter) if converter is not None else Converter() as opened:
@@ -65,34 +60,36 @@ def read_document(
 
 def _call_reader(reader: Reader, path: Path) -> list[Piece] | None:
     """Read the file at *path* with the user's *reader*; ``None`` leaves it to the built-in ones."""
-    problem = "the reader must return text, or pairs of a text and its place"
     try:
         result: Any = reader(path)
         if result is None:
             return None
-        items = [result] if isinstance(result, str | Mapping) else result
         if inspect.iscoroutine(result):
             # A coroutine that nobody awaits would issue a warning later.
             result.close()
-            items, problem = [None], "the reader must be a plain function, not async"
-        pairs = [item if isinstance(item, tuple) else (item, {}) for item in items]
-        texts = [text for text, _ in pairs if isinstance(text, str)]
-        locations = [shorten_location(dict(location)) for _, location in pairs]
+            detail = "the reader must be a plain function, not async"
+            raise UnreadableDocument(path, _FAILED, detail)
+        items = [result] if isinstance(result, str | Mapping) else result
+        pieces = [_make_piece(path, item) for item in items]
     except UnreadableDocument:
         raise
     except Exception as error:
         # Only the kind of the error: its message may quote the document's text.
-        detail = type(error).__name__
-        raise UnreadableDocument(path, "its reader failed", detail) from error
-    places: list[tuple[Any, Any]] = [place for location in locations for place in location.items()]
-    if len(texts) < len(locations) or not all(
-        isinstance(name, str) and name not in OWN and isinstance(value, str | int | float)
-        for name, value in places
-    ):
-        raise UnreadableDocument(path, "its reader failed", problem)
-    if not "".join(texts).strip():
+        raise UnreadableDocument(path, _FAILED, type(error).__name__) from error
+    if not any(piece.text.strip() for piece in pieces):
         raise UnreadableDocument(path, "empty")
-    return list(map(Piece, texts, locations))
+    return pieces
+
+
+def _make_piece(path: Path, item: Any) -> Piece:
+    text, location = item if isinstance(item, tuple) else (item, {})
+    if not isinstance(text, str) or not all(
+        isinstance(name, str) and name not in OWN and isinstance(value, str | int | float)
+        for name, value in location.items()
+    ):
+        detail = "the reader must return text, or pairs of a text and its place"
+        raise UnreadableDocument(path, _FAILED, detail)
+    return Piece(text, shorten_location(location))
 
 
 def cut_document(
@@ -126,10 +123,10 @@ def cut_document(
 
 def _find_location(chunk: Chunk, pieces: list[Piece], starts: list[int]) -> Location:
     # The location is that of the words: a page break in the white space around them is ignored.
+    if not chunk.text.strip():
+        return {}
     first_char = chunk.end - len(chunk.text.lstrip())
     last_char = chunk.start + len(chunk.text.rstrip()) - 1
-    if first_char > last_char:
-        return {}
     first, last = (
         pieces[bisect_right(starts, place, hi=len(pieces)) - 1].location
         for place in (first_char, last_char)

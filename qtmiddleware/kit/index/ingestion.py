@@ -14,8 +14,8 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -92,7 +92,6 @@ class IngestReport:
         contexts_failed: the number of chunks that are indexed without a context.
         seconds: the duration of the whole run, in seconds.
         embed_seconds: the seconds spent on embedding.
-        context_seconds: the seconds spent on contexts.
         left_out: the number of files that are not documents, per file extension.
     """
 
@@ -110,7 +109,6 @@ class IngestReport:
     contexts_failed: int = 0
     seconds: float = 0.0
     embed_seconds: float = 0.0
-    context_seconds: float = 0.0
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -133,6 +131,8 @@ _GROUP: Final = 256
 _RAY_GROUP: Final = 16_384
 # The number of passages between two progress reports of a write.
 _STEP: Final = 500
+# The passages of a document that has become shorter.
+_STALE: Final = "FROM chunks WHERE file = ? AND ordinal >= ?"
 
 
 def ingest(
@@ -207,28 +207,31 @@ def ingest(
             run = _Run(ledger, source, retriever.store, retriever.embedder, contexts, progress)
             run.compare_with_store()
             _log_counts("Reading documents", files=len(source.paths))
-            with _connect_to_ray() if on_ray else nullcontext(), Converter() as converter:
-                run.index_documents(converter, on_ray=on_ray)
+            with ExitStack() as opened:
+                if on_ray:
+                    from qtmiddleware.kit.ray_data import connect_to_ray
+
+                    opened.enter_context(connect_to_ray())
+                run.index_documents(opened.enter_context(Converter()), on_ray=on_ray)
             run.remove_gone_documents()
             return run.build_report(perf_counter() - start)
         finally:
             retriever.close()
 
 
-def _connect_to_ray() -> Any:
-    from qtmiddleware.kit.ray_data import connect_to_ray
-
-    return connect_to_ray()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Document:
-    """A new or changed document, with the identity under which the ledger knows it."""
+    """A new or changed document, with the identity under which the ledger knows it.
+
+    Attributes:
+        keys: The hash of each passage's text, in the order of *passages*.
+    """
 
     file: str
     name: str
     fingerprint: str
     passages: list[Passage]
+    keys: list[bytes] = field(default_factory=list)
 
 
 class _Run:
@@ -249,10 +252,10 @@ class _Run:
         context_version = contexts.version if contexts else ""
         self._version = f"{store.identity} {self._embedding} {context_version}"
         self._files: set[str] = set()
-        self._counts: Counter[str] = Counter()
+        # By the name of a field of the report.
+        self._counts: Any = Counter()
         self._left_out = Counter(source.left_out)
         self._skipped: list[Skipped] = []
-        self._embed_seconds = self._context_seconds = 0.0
 
     def compare_with_store(self) -> None:
         """Warn if the ledger was lost. Forget the marks if the store was emptied."""
@@ -306,6 +309,7 @@ class _Run:
                 else self._source.build_name(path, lambda name: ledger.find_value(find_name, name))
             )
             passages = self._source.read_passages(path, name, converter)
+            return _Document(file, name, fingerprint, passages)
         except NotTaken:
             self._files.discard(file)
             self._left_out[path.suffix.casefold()] += 1
@@ -318,65 +322,50 @@ class _Run:
             if self._source.is_file:
                 raise
             self._skipped.append(Skipped(str(path), str(error), error.extra))
-        else:
-            return _Document(file, name, fingerprint, passages)
         return None
 
     def _index(self, documents: list[_Document], *, on_ray: bool) -> None:
         """Write the passages of *documents* to the store, and mark the documents as done."""
-        if self._contexts:
-            documents = [self._add_contexts(self._contexts, document) for document in documents]
         texts: dict[bytes, str] = {}
-        chunks: list[tuple[str, int, bytes]] = []
         for document in documents:
-            for ordinal, passage in enumerate(document.passages):
+            if self._contexts:
+                self._add_contexts(self._contexts, document)
+            for passage in document.passages:
                 context = passage.metadata.get("context")
                 text = f"{context}\n\n{passage.text}" if context else passage.text
                 key = hashlib.sha256(f"{self._embedding}\n{text}".encode()).digest()
+                document.keys.append(key)
                 texts[key] = text
-                chunks.append((document.file, ordinal, key))
-        missing = self._register(documents, chunks, texts)
+        missing = self._register(documents, texts)
         self._embed(missing, on_ray=on_ray)
+        ledger = self._ledger
         stale_ids = [
             f"{document.name}#{ordinal}"
             for document in documents
-            for (ordinal,) in self._ledger.execute(
-                "SELECT CAST(ordinal AS INTEGER) FROM chunks WHERE file = ? AND ordinal >= ?",
-                document.file,
-                len(document.passages),
+            for (ordinal,) in ledger.execute(
+                f"SELECT CAST(ordinal AS INTEGER) {_STALE}", document.file, len(document.keys)
             )
         ]
-        self._store.write(self._build_pairs(documents, len(chunks)), delete=stale_ids)
-        with self._ledger.open_transaction():
+        self._store.write(self._build_pairs(documents), delete=stale_ids)
+        mark = "UPDATE documents SET fingerprint = ? WHERE file = ?"
+        with ledger.open_transaction():
             for document in documents:
-                self._ledger.execute(
-                    "DELETE FROM chunks WHERE file = ? AND ordinal >= ?",
-                    document.file,
-                    len(document.passages),
-                )
-                self._ledger.execute(
-                    "UPDATE documents SET fingerprint = ? WHERE file = ?",
-                    document.fingerprint,
-                    document.file,
-                )
-        self._counts["written"] += len(chunks)
+                ledger.execute(f"DELETE {_STALE}", document.file, len(document.keys))
+                ledger.execute(mark, document.fingerprint, document.file)
+        self._counts["written"] += sum(len(document.keys) for document in documents)
         self._counts["embedded"] += len(missing)
 
-    def _add_contexts(self, contexts: ContextWriter, document: _Document) -> _Document:
-        start, failed = perf_counter(), contexts.failed
-        passages = contexts.add_contexts(
+    def _add_contexts(self, contexts: ContextWriter, document: _Document) -> None:
+        failed = contexts.failed
+        document.passages = contexts.add_contexts(
             document.passages, lambda done, total: self._report("contexts", done, total)
         )
-        self._context_seconds += perf_counter() - start
-        # Without a fingerprint, the next run asks again.
-        fingerprint = document.fingerprint if contexts.failed == failed else ""
-        return replace(document, passages=passages, fingerprint=fingerprint)
+        if contexts.failed > failed:
+            # Without a fingerprint, the next run asks again.
+            document.fingerprint = ""
 
     def _register(
-        self,
-        documents: list[_Document],
-        chunks: list[tuple[str, int, bytes]],
-        texts: Mapping[bytes, str],
+        self, documents: list[_Document], texts: Mapping[bytes, str]
     ) -> list[tuple[bytes, str]]:
         """Note what may be in the store from now on, and return the texts without a vector."""
         ledger = self._ledger
@@ -395,10 +384,13 @@ class _Run:
                     self._source.key,
                     document.name,
                 )
-            ledger.execute_many(
-                "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)",
-                [(*chunk, vectors[chunk[2]]) for chunk in chunks],
-            )
+                ledger.execute_many(
+                    "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)",
+                    [
+                        (document.file, ordinal, key, vectors[key])
+                        for ordinal, key in enumerate(document.keys)
+                    ],
+                )
         return [(key, text) for key, text in texts.items() if vectors[key] is None]
 
     def _embed(self, texts: list[tuple[bytes, str]], *, on_ray: bool) -> None:
@@ -410,35 +402,27 @@ class _Run:
                 self._ledger.execute_many(save, vectors)
             done += len(vectors)
             self._report("embedding", done, len(texts))
-        self._embed_seconds += perf_counter() - start
+        self._counts["embed_seconds"] += perf_counter() - start
 
-    def _build_pairs(
-        self, documents: list[_Document], total: int
-    ) -> Iterator[tuple[Passage, list[float]]]:
+    def _build_pairs(self, documents: list[_Document]) -> Iterator[tuple[Passage, list[float]]]:
         """Yield each passage with its vector, which is read from the ledger."""
-        done = 0
-        self._report("publishing", done, total)
-        for document in documents:
-            for ordinal, passage in enumerate(document.passages):
-                yield passage, self._ledger.read_vector(document.file, ordinal)
-                done += 1
-                if done % _STEP == 0 or done == total:
-                    self._report("publishing", done, total)
+        total = sum(len(document.passages) for document in documents)
+        chunks = ((it.file, chunk) for it in documents for chunk in enumerate(it.passages))
+        self._report("publishing", 0, total)
+        for done, (file, (ordinal, passage)) in enumerate(chunks, 1):
+            yield passage, self._ledger.read_vector(file, ordinal)
+            if done % _STEP == 0 or done == total:
+                self._report("publishing", done, total)
 
     def remove_gone_documents(self) -> None:
         """Remove the documents of this data path that were not found any more."""
         ledger = self._ledger
         rows = ledger.execute("SELECT file FROM documents WHERE root = ?", self._source.key)
         gone = [row for row in rows if row[0] not in self._files]
-        ids = [
-            id_
-            for (file,) in gone
-            for (id_,) in ledger.execute(
-                "SELECT name || '#' || ordinal FROM documents JOIN chunks USING (file)"
-                " WHERE file = ?",
-                file,
-            )
-        ]
+        find = (
+            "SELECT name || '#' || ordinal FROM documents JOIN chunks USING (file) WHERE file = ?"
+        )
+        ids = [id_ for row in gone for (id_,) in ledger.execute(find, *row)]
         # If this run is killed now, a document that comes back is not taken for unchanged.
         with ledger.open_transaction():
             ledger.execute_many("UPDATE documents SET fingerprint = '' WHERE file = ?", gone)
@@ -460,27 +444,20 @@ class _Run:
         report = IngestReport(
             documents=documents,
             chunks=chunks,
-            added=counts["added"],
-            changed=counts["changed"],
-            unchanged=counts["unchanged"],
-            removed=counts["removed"],
             skipped=tuple(self._skipped),
-            written=counts["written"],
-            embedded=counts["embedded"],
             reused=counts["written"] - counts["embedded"],
             contexts=contexts.written if contexts else 0,
             contexts_failed=contexts.failed if contexts else 0,
             seconds=seconds,
-            embed_seconds=self._embed_seconds,
-            context_seconds=self._context_seconds,
             left_out=dict(self._left_out.most_common()),
+            **counts,
         )
         read = report.added + report.changed + report.unchanged
         _log_counts("Loaded documents", count=read, skipped=len(report.skipped))
         _log_counts("Created chunks", count=chunks)
         if contexts:
             _log_counts("Wrote contexts", count=contexts.written, failed=contexts.failed)
-        took = round(self._embed_seconds, 3)
+        took = round(report.embed_seconds, 3)
         _log_counts("Embedded chunks", count=report.embedded, seconds=took)
         took = round(seconds, 3)
         _log_counts("Persisted vector index", documents=documents, chunks=chunks, seconds=took)

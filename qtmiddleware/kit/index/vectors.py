@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -32,39 +32,24 @@ def embed_batches(embedder: Embedder, texts: Texts, *, on_ray: bool) -> Iterator
 
     Raises `EmbeddingError` for invalid vectors. Exceptions of *embedder* are raised unchanged.
     """
-    build = partial(build_batch_embedder, embedder, build_embedding_name(embedder))
     is_local_model = isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
     size = COMPUTED_BATCH if is_local_model else BATCH
     batches = (texts[start : start + size] for start in range(0, len(texts), size))
-    if not (on_ray and is_local_model):
-        yield from map(build(), batches)
-        return
-    from qtmiddleware.kit.ray_data import map_on_ray
+    if on_ray and is_local_model:
+        from qtmiddleware.kit.ray_data import map_on_ray
 
-    yield from map_on_ray(build, batches)
+        # Each worker builds `partial(_embed_batch, embedder)`, and so loads the model once.
+        yield from map_on_ray(partial(partial, _embed_batch, embedder), batches)
+    else:
+        yield from map(partial(_embed_batch, embedder), batches)
 
 
-def build_batch_embedder(embedder: Embedder, expected_name: str) -> Callable[[Texts], Vectors]:
-    """Return a function that embeds a batch; each worker of a cluster builds its own.
-
-    Raises `EmbeddingError` if the worker has other model files than *expected_name*.
-    """
-    name = build_embedding_name(embedder)
-    if name != expected_name:
-        raise EmbeddingError(
-            "all workers must have the same model files; one worker embeds with"
-            f" {name}, not {expected_name}"
-        )
-
-    def embed_batch(texts: Texts) -> Vectors:
-        returned = embedder.embed([text for _, text in texts])
-        vectors = read_vectors(returned, len(texts), embedder.name, embedder.dimension)
-        layout = struct.Struct(f"<{embedder.dimension}f")
-        try:
-            packed = [layout.pack(*vector) for vector in vectors]
-        except OverflowError:
-            message = f"{embedder.name} must return numbers of single precision"
-            raise EmbeddingError(message) from None
-        return [(vector, key) for vector, (key, _) in zip(packed, texts, strict=True)]
-
-    return embed_batch
+def _embed_batch(embedder: Embedder, texts: Texts) -> Vectors:
+    returned = embedder.embed([text for _, text in texts])
+    vectors = read_vectors(returned, len(texts), embedder.name, embedder.dimension)
+    layout = struct.Struct(f"<{embedder.dimension}f")
+    try:
+        packed = [layout.pack(*vector) for vector in vectors]
+    except OverflowError:
+        raise EmbeddingError(f"{embedder.name} must return single-precision numbers") from None
+    return [(vector, key) for vector, (key, _) in zip(packed, texts, strict=True)]

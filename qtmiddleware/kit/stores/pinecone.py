@@ -34,10 +34,7 @@ _DEFAULT_NAMESPACES: Final = ("", "__default__")
 _KEY_VARIABLE: Final = "PINECONE_API_KEY"
 _ADVICE: Final = {
     401: f"rejected the key; check {_KEY_VARIABLE}",
-    402: "requires payment; check the project's plan",
-    403: f"does not allow this to the key; check the rights of {_KEY_VARIABLE} and the plan",
     404: "knows no such index; check store.index and store.host",
-    413: "says the request is too large",
     429: "accepts no more requests for now (rate limit or quota); try again later",
 }
 
@@ -210,17 +207,14 @@ class PineconeStore:
         total_bytes = 0
         for passage, vector in passages:
             fields = {**passage.metadata, self._text_field: passage.text}
+            fields = {name: value for name, value in fields.items() if value is not None}
             try:
-                encoded = json.dumps(
-                    {name: value for name, value in fields.items() if value is not None},
-                    ensure_ascii=False,
-                )
+                encoded = replace_surrogates(json.dumps(fields, ensure_ascii=False))
             except (TypeError, ValueError) as error:
                 kind = type(error).__name__
                 raise StoreError(
                     f"the metadata of the passage {passage.id!r} must be JSON ({kind})"
                 ) from None
-            encoded = replace_surrogates(encoded)
             size = len(encoded.encode())
             if size > MOST_METADATA_BYTES:
                 raise StoreError(

@@ -64,7 +64,6 @@ def fail(use: Callable[[], Any], told: str) -> StoreError:
     [
         (401, "Invalid API Key", r"rejected the key; check PINECONE_API_KEY \(HTTP 401\)"),
         (403, "quota", "HTTP 403"),
-        (413, "too big", "too large .*413"),
         (400, SECRET, "rejected the request.*HTTP 400"),
         (429, "slow", "no more requests.*HTTP 429"),
         (500, SECRET, r"is not available; try again later \(HTTP 500\)"),

@@ -80,7 +80,7 @@ NO_TEXT = "the reader must return text, or pairs of a text and its place"
             )
         ),
         (lambda path: 7, "its reader failed (TypeError)"),
-        (lambda path: [("text", "page 1")], "its reader failed (ValueError)"),
+        (lambda path: [("text", "page 1")], "its reader failed (AttributeError)"),
         (lambda path: [" "], "empty"),
         (read_later, "its reader failed (the reader must be a plain function, not async)"),
     ],

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
-from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError, WrapError
+from qtmiddleware.errors import ConfigError, StoreError, WrapError
 from qtmiddleware.kit.index.hybrid import Hybrid, HybridSearch
-from qtmiddleware.kit.index.vectors import build_batch_embedder
 from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.embedding import CallableEmbedder
@@ -319,12 +318,6 @@ def test_the_time_of_embedding_within_a_hybrid_search_is_a_stage_too(store: Memo
     embeds = [it for it in qm.wrap(search).retrieve(QUERY).trace.stages if it.name == "embed"]
     assert sorted(it.detail for it in embeds) == ["original", "variants"]
     assert min(it.ms for it in embeds) >= 20
-
-
-def test_a_worker_with_another_model_embeds_nothing() -> None:
-    embedder = CallableEmbedder(raising(AssertionError()), name="other", dimension=3)
-    with pytest.raises(EmbeddingError, match="one worker embeds with other/3, not mine/3"):
-        build_batch_embedder(embedder, "mine/3")
 
 
 # --- threads ---------------------------------------------------------------------------------------
