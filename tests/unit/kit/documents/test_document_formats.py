@@ -21,6 +21,7 @@ from pptx.util import Inches
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.kit.documents import Converter, cut_document, read_document
+from qtmiddleware.kit.documents.place import describe_chunk_location
 
 
 def saved(document: Any) -> bytes:
@@ -264,3 +265,17 @@ def test_a_chunk_of_a_sheet_knows_its_first_and_last_row(
         assert f"Item {it.location['row']} " in it.text
         assert f"Item {it.location['last_row']} " in it.text
     assert (chunks[-1].location["last_sheet"], chunks[-1].location["last_row"]) == ("More", 1)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "shown"),
+    [
+        ({"page": 3.0, "heading": "Costs", "source": "a.pdf"}, "page 3"),
+        ({"page": 3, "last_page": 4}, "page 3 to 4"),
+        ({"sheet": "Costs", "row": 12, "last_row": 31}, "sheet Costs, row 12 to 31"),
+        ({"heading": "Costs", "page": ""}, "heading Costs"),
+        ({"page": [3]}, ""),
+    ],
+)
+def test_a_place_is_shown_as_people_find_it(metadata: dict[str, Any], shown: str) -> None:
+    assert describe_chunk_location(metadata) == shown
