@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,16 +19,7 @@ def test_any_part_of_a_text_without_spaces_is_found(text: str, start: int, lengt
     assert set(extract_query_words(part)) <= set(extract_index_words(text).split(" "))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("What's new, in v2.0?", ["what", "s", "new", "in", "v2", "0"]),
-        ("東京都", ["東京", "京都"]),
-        ("猫", ["猫"]),
-        ("iPhone手机", ["iphone", "手机"]),
-        ("GROSSE große ｆｕｌｌ", ["grosse", "full"]),
-        ("ΛΌΓΟΣ λόγος", ["λόγοσ"]),
-    ],
-)
-def test_a_query_is_cut_into_words(text: str, words: list[str]) -> None:
+def test_a_query_is_cut_into_words_without_repeats() -> None:
+    text = "What's new, in v2.0? new 東京都 猫 iPhone手机"
+    words = ["what", "s", "new", "in", "v2", "0", "東京", "京都", "猫", "iphone", "手机"]
     assert extract_query_words(text) == words
