@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, explain_client_errors
@@ -29,11 +29,8 @@ _DIMENSIONS: Final = {
     "text-embedding-3-large": 3_072,
     "text-embedding-ada-002": 1_536,
 }
-# OpenAI accepts 2,048 texts and 300,000 tokens per request, and 8,191 tokens per text. Bytes are
-# counted instead of tokens, because OpenAI's tokenizer must download a table. A token has at least
-# one byte, and in European languages usually three or more.
-_MOST_TEXTS: Final = 2_048
-_MOST_REQUEST_BYTES: Final = 300_000
+# OpenAI accepts 8,191 tokens per text. Bytes are counted instead of tokens, because OpenAI's
+# tokenizer must download a table. In European languages, a token usually has three bytes or more.
 _MOST_TEXT_BYTES: Final = 3 * 8_191
 # The length in bytes up to which a text is not cut further: its length is not the real cause.
 _SHORTEST: Final = 256
@@ -46,11 +43,11 @@ _TOO_LONG: Final = re.compile(
 
 
 class OpenAIEmbedder:
-    """Embeds texts through the ``openai`` client, in batches within the service's limits.
+    """Embeds texts through the ``openai`` client, in batches.
 
     An empty text is sent as one space. A text is cut to 24,573 bytes (about 8,191 tokens). If the
-    service still rejects a request as too long, its texts are sent in two requests, and a single
-    text is cut in half. The client retries failed requests. Thread-safe.
+    service rejects a request as too large, its texts are sent in two requests, and a single text is
+    cut in half. The client retries failed requests. Thread-safe.
 
     Args:
         model: The name of an embedding model, such as ``text-embedding-3-small``.
@@ -61,7 +58,7 @@ class OpenAIEmbedder:
             default.
         dimensions: The length of the vectors, for models that can shorten them. By default, the
             model chooses the length.
-        batch_size: The maximum number of texts per request, up to 2,048.
+        batch_size: The maximum number of texts per request.
         timeout: The maximum time in seconds for one request, without its retries.
 
     Raises:
@@ -87,7 +84,7 @@ class OpenAIEmbedder:
         self._base_url = base_url
         self._options = {"timeout": timeout} | ({"dimensions": dimensions} if dimensions else {})
         self._dimension = dimensions or _DIMENSIONS.get(model)
-        self._batch_size = min(batch_size, _MOST_TEXTS)
+        self._batch_size = batch_size
         self._own_client = MadeOnce[Any]()
 
     def __repr__(self) -> str:
@@ -114,8 +111,14 @@ class OpenAIEmbedder:
         Raises `EmbeddingError` on failure.
         """
         vectors = Vectors()
-        for batch in self._build_batches(texts):
-            found = self._embed_batch(batch)
+        for start in range(0, len(texts), self._batch_size):
+            found = self._embed_batch(
+                [
+                    # The service rejects an empty text.
+                    _cut(replace_surrogates(text[:_MOST_TEXT_BYTES]), _MOST_TEXT_BYTES) or " "
+                    for text in texts[start : start + self._batch_size]
+                ]
+            )
             vectors.extend(found)
             vectors.input_tokens += found.input_tokens
         return vectors
@@ -123,20 +126,6 @@ class OpenAIEmbedder:
     def close(self) -> None:
         """Close the client that the embedder made. The next use makes a new client."""
         self._own_client.close()
-
-    def _build_batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
-        batch: list[str] = []
-        size = 0
-        for text in texts:
-            # The service rejects an empty text.
-            sent = _cut(replace_surrogates(text[:_MOST_TEXT_BYTES]), _MOST_TEXT_BYTES) or " "
-            size += len(sent.encode())
-            if batch and (len(batch) == self._batch_size or size > _MOST_REQUEST_BYTES):
-                yield batch
-                batch, size = [], len(sent.encode())
-            batch.append(sent)
-        if batch:
-            yield batch
 
     def _embed_batch(self, batch: list[str]) -> Vectors:
         client = self._user_client or self._own_client.get(self._make_client)

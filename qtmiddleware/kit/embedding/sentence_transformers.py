@@ -22,7 +22,6 @@ class SentenceTransformersEmbedder:
     Args:
         model: The model's name on the model hub, or its folder.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
-        batch_size: The number of texts per batch.
         dimensions: The length to which vectors are cut; by default, vectors are not cut. Set this
             only for models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
 
@@ -36,16 +35,11 @@ class SentenceTransformersEmbedder:
         model: str,
         *,
         device: str | None = None,
-        batch_size: int = 32,
         dimensions: int | None = None,
     ) -> None:
         self.name = model
         """The model's name or folder."""
-        self._options: dict[str, Any] = {
-            "device": device,
-            "batch_size": batch_size,
-            "dimensions": dimensions,
-        }
+        self._options: dict[str, Any] = {"device": device, "dimensions": dimensions}
         self._dimension = dimensions
         self._lock = make_lock()
         self._model: Any = None
@@ -81,7 +75,6 @@ class SentenceTransformersEmbedder:
             try:
                 returned = self._model.encode(
                     [cut_text(self._model, text) for text in texts],
-                    batch_size=self._options["batch_size"],
                     show_progress_bar=False,
                     normalize_embeddings=True,
                 )

@@ -160,17 +160,17 @@ class ContextWriter:
         for start in range(0, len(passages), size):
             group = passages[start : start + size]
             prompts = [build_prompt(self._settings, text, passage) for passage in group]
+            keys = [self._hash_prompt(prompt) for prompt in prompts]
             # Equal chunks of equal documents share a key, so each context is asked for once.
             missing = {
-                self._hash_prompt(prompt): prompt
-                for prompt in prompts
-                if self._find_context(prompt) is None
+                key: prompt
+                for key, prompt in zip(keys, prompts, strict=True)
+                if self._find_context(key) is None
             }
             if missing and self._failures < MOST_FAILURES:
-                asked = partial(self._ask_for_all, list(missing.values()))
-                self.written += run(asked, ModelOnly(None))
-            for passage, prompt in zip(group, prompts, strict=True):
-                context = self._find_context(prompt)
+                self.written += run(partial(self._ask_for_all, missing), ModelOnly(None))
+            for passage, key in zip(group, keys, strict=True):
+                context = self._find_context(key)
                 self.failed += context is None
                 added = {} if context is None else {"context": context}
                 metadata = {**passage.metadata, **added}
@@ -178,26 +178,27 @@ class ContextWriter:
             report_progress(len(results), len(passages))
         return results
 
-    def _find_context(self, prompt: Prompt) -> str | None:
-        find = "SELECT text FROM contexts WHERE key = ?"
-        context: str | None = self._ledger.find_value(find, self._hash_prompt(prompt))
+    def _find_context(self, key: bytes) -> str | None:
+        context: str | None = self._ledger.find_value(
+            "SELECT text FROM contexts WHERE key = ?", key
+        )
         return context
 
     def _hash_prompt(self, prompt: Prompt) -> bytes:
         identity = [self._model.name, prompt.version, prompt.user]
         return hashlib.sha256(json.dumps(identity).encode()).digest()
 
-    async def _ask_for_all(self, prompts: list[Prompt], services: Services) -> int:
+    async def _ask_for_all(self, prompts: dict[bytes, Prompt], services: Services) -> int:
         """Ask the model to answer *prompts*, and return the number of contexts that it wrote."""
         rounds = -(-len(prompts) // self._limit)
         # Each call has its own time limit. This deadline is for a model that ignores the limit.
         budget = Deadline.after(rounds * self._call_seconds)
         io = services.io
-        calls = [partial(io.call, partial(self._ask, prompt, budget)) for prompt in prompts]
+        calls = [partial(io.call, partial(self._ask, *item, budget)) for item in prompts.items()]
         outcomes = await io.gather(calls, budget, self._limit)
         return sum(outcome.has_succeeded for outcome in outcomes)
 
-    def _ask(self, prompt: Prompt, budget: Deadline) -> None:
+    def _ask(self, key: bytes, prompt: Prompt, budget: Deadline) -> None:
         """Ask the model to answer *prompt*, and save the context in the ledger."""
         if self._failures >= MOST_FAILURES:
             raise ModelError("cancelled")
@@ -218,8 +219,7 @@ class ContextWriter:
                     count=MOST_FAILURES,
                 )
             raise
-        save = "INSERT OR IGNORE INTO contexts VALUES (?, ?)"
-        self._ledger.execute(save, self._hash_prompt(prompt), context)
+        self._ledger.execute("INSERT OR IGNORE INTO contexts VALUES (?, ?)", key, context)
         self._failures = 0
 
 
