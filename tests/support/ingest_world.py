@@ -80,7 +80,12 @@ class World:
         return path
 
     def ingest(
-        self, data_path: Any = None, *, embed: Any = hashed, name: str = "hashed", **options: Any
+        self,
+        data_path: Any = None,
+        *,
+        embed: Any = hashed,
+        name: str = "hashed",
+        **options: Any,
     ) -> IngestReport:
         config = {
             "indexPath": str(options.pop("index", self.index)),

@@ -56,7 +56,10 @@ class PineconeWorld:
         self.app.indexes[name] = Index(name, **options)
 
     def add_documents(
-        self, name: str, schema: dict[str, Field], documents: Sequence[dict[str, Any]] = ()
+        self,
+        name: str,
+        schema: dict[str, Field],
+        documents: Sequence[dict[str, Any]] = (),
     ) -> None:
         """A new index of *documents*, in the namespace ``docs``; one of that name is replaced."""
         self.app.indexes[name] = made = DocumentIndex(name, schema)
@@ -89,7 +92,12 @@ class PineconeWorld:
         return self.opened.enter_context(self._client.Index(host=self.host(name)))
 
     def answers(
-        self, path: str, status: int = 500, body: str = "", *, content_type: str = "text/plain"
+        self,
+        path: str,
+        status: int = 500,
+        body: str = "",
+        *,
+        content_type: str = "text/plain",
     ) -> None:
         """Requests whose path ends in *path* are answered so from now on."""
         self.app.canned.append(Canned(path, status, body, content_type))

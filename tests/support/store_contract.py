@@ -124,7 +124,10 @@ class StoreContract:
         ],
     )
     def test_a_search_finds_those_alone_that_meet_the_filter(
-        self, store: Any, condition: Any, met: str
+        self,
+        store: Any,
+        condition: Any,
+        met: str,
     ) -> None:
         facts: list[tuple[str, dict[str, Any]]] = [
             ("a", {"kind": "pie", "page": 1, "tags": ["sweet", "warm"]}),

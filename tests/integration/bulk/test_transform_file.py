@@ -60,7 +60,9 @@ def start(service: RewritingService, tmp_path: Path) -> Callable[..., subprocess
 
 
 def test_every_question_is_transformed_once_and_a_second_run_asks_nothing(
-    transform: Run, service: RewritingService, tmp_path: Path
+    transform: Run,
+    service: RewritingService,
+    tmp_path: Path,
 ) -> None:
     questions = ["Why?", "Who?"] * 10
     write_questions(tmp_path / "queries.jsonl", questions)
@@ -89,7 +91,10 @@ def test_every_question_is_transformed_once_and_a_second_run_asks_nothing(
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    qtm: Run, tmp_path: Path, options: tuple[str, ...], said: str
+    qtm: Run,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    said: str,
 ) -> None:
     (tmp_path / "q.txt").write_text("Why?\n", "utf-8")
     ended = qtm("transform", *options, OPENAI_API_KEY="sk-none")
@@ -99,7 +104,9 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_a_rate_limit_is_kept_to_and_costs_no_question(
-    transform: Run, service: RewritingService, tmp_path: Path
+    transform: Run,
+    service: RewritingService,
+    tmp_path: Path,
 ) -> None:
     service.limit, service.window, concurrency = 15, 0.5, 6
     write_questions(tmp_path / "queries.jsonl", make_questions(100))
@@ -112,7 +119,9 @@ def test_a_rate_limit_is_kept_to_and_costs_no_question(
 
 
 def test_a_spent_budget_ends_the_run_with_what_to_do(
-    transform: Run, service: RewritingService, tmp_path: Path
+    transform: Run,
+    service: RewritingService,
+    tmp_path: Path,
 ) -> None:
     write_questions(tmp_path / "queries.jsonl", make_questions(60))
     # What a process has spent counts for all of it.
@@ -127,7 +136,7 @@ def test_a_spent_budget_ends_the_run_with_what_to_do(
 
 
 def test_ctrl_c_leaves_the_file_whole_and_says_how_to_go_on(
-    transform: Run, start: Callable[..., subprocess.Popen[bytes]], service: RewritingService, tmp_path: Path
+    transform: Run, start: Callable[..., subprocess.Popen[bytes]], service: RewritingService, tmp_path: Path,
 ) -> None:  # fmt: skip
     service.seconds = 0.05
     write_questions(tmp_path / "queries.jsonl", make_questions(80))
@@ -143,7 +152,7 @@ def test_ctrl_c_leaves_the_file_whole_and_says_how_to_go_on(
 
 
 def test_a_second_run_on_one_output_is_refused(
-    transform: Run, start: Callable[..., subprocess.Popen[bytes]], service: RewritingService, tmp_path: Path
+    transform: Run, start: Callable[..., subprocess.Popen[bytes]], service: RewritingService, tmp_path: Path,
 ) -> None:  # fmt: skip
     service.holds = True
     write_questions(tmp_path / "queries.jsonl", make_questions(3))
@@ -157,7 +166,9 @@ def test_a_second_run_on_one_output_is_refused(
 
 
 def test_a_full_disk_ends_the_run_and_costs_nothing_that_is_done(
-    transform: Run, service: RewritingService, tmp_path: Path
+    transform: Run,
+    service: RewritingService,
+    tmp_path: Path,
 ) -> None:
     write_questions(tmp_path / "queries.jsonl", make_questions(300))
     # The system refuses what goes beyond so many kilobytes a file, as it does beyond a disk's end.
@@ -185,7 +196,9 @@ def test_a_terminal_sees_how_far_it_is(service: RewritingService, tmp_path: Path
 
 
 def test_a_run_that_is_killed_twenty_times_loses_nothing_and_asks_little_twice(
-    start: Callable[..., subprocess.Popen[bytes]], service: RewritingService, tmp_path: Path
+    start: Callable[..., subprocess.Popen[bytes]],
+    service: RewritingService,
+    tmp_path: Path,
 ) -> None:
     service.seconds, kills, concurrency = 0.01, 20, 4
     questions, chance = make_questions(300), random.Random(20_261_123)

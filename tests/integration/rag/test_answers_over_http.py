@@ -61,7 +61,9 @@ both = pytest.mark.parametrize("ask", [whole, streamed])
 
 @both
 def test_an_answer_comes_with_its_citations_and_its_cost(
-    ask: Any, searching: Any, chat: ModelServer
+    ask: Any,
+    searching: Any,
+    chat: ModelServer,
 ) -> None:
     answer = ask(searching)
     assert (answer.text, [it.match.id for it in answer.citations]) == (WELL, ["a"])
@@ -76,7 +78,10 @@ def test_an_answer_comes_with_its_citations_and_its_cost(
 @both
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_server_that_stalls_is_given_up_and_what_it_cost_is_not_known(
-    ask: Any, searching: Any, chat: ModelServer, begins: bool
+    ask: Any,
+    searching: Any,
+    chat: ModelServer,
+    begins: bool,
 ) -> None:
     def stalled(body: dict[str, Any]) -> Iterator[str]:
         yield "He is"
@@ -91,7 +96,9 @@ def test_a_server_that_stalls_is_given_up_and_what_it_cost_is_not_known(
 
 
 def test_an_answer_that_has_ended_is_whole_however_long_its_cost_takes(
-    searching: Any, chat: ModelServer, monkeypatch: pytest.MonkeyPatch
+    searching: Any,
+    chat: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streaming, "_ACCOUNT_SECONDS", 0.1)
 

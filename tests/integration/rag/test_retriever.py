@@ -62,7 +62,9 @@ def on_pinecone(namespace: str) -> dict[str, Any]:
     ids=["sqlite", "pinecone", "hybrid"],
 )
 def test_the_same_lines_work_on_every_store(
-    kind: dict[str, Any], config: dict[str, Any], world: PineconeWorld
+    kind: dict[str, Any],
+    config: dict[str, Any],
+    world: PineconeWorld,
 ) -> None:
     config |= kind
     report = qtm.ingest(config=config)
@@ -83,7 +85,8 @@ def test_the_same_lines_work_on_every_store(
 
 
 def test_two_namespaces_with_one_index_path_are_kept_apart(
-    config: dict[str, Any], world: PineconeWorld
+    config: dict[str, Any],
+    world: PineconeWorld,
 ) -> None:
     for namespace in ("one", "two"):
         assert qtm.ingest(config=config | on_pinecone(namespace)).added == 3
@@ -147,7 +150,8 @@ class AwaitedEmbedder:
 
 @pytest.mark.parametrize("given", [numbers, number_later, AwaitedEmbedder()])
 def test_any_function_of_texts_and_a_store_of_ones_own_will_do(
-    given: Any, config: dict[str, Any]
+    given: Any,
+    config: dict[str, Any],
 ) -> None:
     store = MemoryStore(embedding_model="numbers", dimension=3)
     assert qtm.ingest(config["dataPath"], store=store, embedder=given).chunks == 3
@@ -179,7 +183,8 @@ class Embeddings:
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_passages_and_questions_are_embedded_each_by_their_own_method(
-    hybrid: bool, config: dict[str, Any]
+    hybrid: bool,
+    config: dict[str, Any],
 ) -> None:
     config["hybrid"] = hybrid
     embeddings = Embeddings()
@@ -192,7 +197,8 @@ def test_passages_and_questions_are_embedded_each_by_their_own_method(
 
 
 def test_an_embedders_connections_are_closed_with_the_kit_unless_it_was_given(
-    httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+    httpserver: HTTPServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = EmbeddingsServer(httpserver)
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)

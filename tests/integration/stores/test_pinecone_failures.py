@@ -73,7 +73,11 @@ def fail(use: Callable[[], Any], told: str) -> StoreError:
     ],
 )
 def test_a_bad_answer_is_told_in_a_sentence_with_its_cause(
-    world: PineconeWorld, store: PineconeStore, status: int, body: str, told: str
+    world: PineconeWorld,
+    store: PineconeStore,
+    status: int,
+    body: str,
+    told: str,
 ) -> None:
     for path, use in USES.items():
         world.answers(path, status, body, content_type=JSON if status == 200 else "text/plain")
@@ -130,14 +134,18 @@ def test_an_index_is_opened_by_its_host_without_asking(world: PineconeWorld) -> 
     ],
 )
 def test_an_index_that_is_not_there_is_told_by_name(
-    world: PineconeWorld, options: dict[str, Any], told: str
+    world: PineconeWorld,
+    options: dict[str, Any],
+    told: str,
 ) -> None:
     fail(lambda: opened(**options), told)
 
 
 @pytest.mark.parametrize("key", ["not-the-key", "schlüssel-geheim", "two words\x01", "  "])
 def test_a_wrong_or_missing_key_is_told_and_not_shown(
-    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch, key: str
+    world: PineconeWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
 ) -> None:
     monkeypatch.setenv("PINECONE_API_KEY", key)
     told = "the Pinecone index" if key.strip() else "set PINECONE_API_KEY"
@@ -153,7 +161,8 @@ def test_without_an_index_the_key_of_the_config_is_named() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_makes_a_client_of_its_own(
-    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch
+    world: PineconeWorld,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     makers, make = list[int](), pinecone.Pinecone
 

@@ -57,7 +57,8 @@ class TestContract(StoreContract):
 
 
 def test_what_its_searches_read_is_part_of_the_account(
-    store: PineconeStore, monkeypatch: pytest.MonkeyPatch
+    store: PineconeStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store.write([(Passage("a", "apples"), X)])
     monkeypatch.setitem(operations.USAGE, "readUnits", 6)
@@ -84,7 +85,8 @@ def test_metadata_is_stored_as_pinecone_takes_it_and_comes_back_with_integers(
 
 
 def test_an_impossible_filter_is_refused_before_anything_is_sent(
-    world: PineconeWorld, store: PineconeStore
+    world: PineconeWorld,
+    store: PineconeStore,
 ) -> None:
     for number in (float("nan"), 10**400, 2**63):
         with pytest.raises(InvalidQuery, match="a number that Pinecone does not accept"):
@@ -94,7 +96,9 @@ def test_an_impossible_filter_is_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize("namespace", ["", "__default__", None])
 def test_the_default_namespace_goes_by_several_names(
-    world: PineconeWorld, store: PineconeStore, namespace: Any
+    world: PineconeWorld,
+    store: PineconeStore,
+    namespace: Any,
 ) -> None:
     store.write([(Passage("a", "apple"), X)])
     other = opened(world, namespace=namespace)
@@ -103,7 +107,9 @@ def test_the_default_namespace_goes_by_several_names(
 
 @pytest.mark.parametrize("namespace", ["two words", "a/b?c#d&e", "x" * 512])
 def test_a_namespace_may_have_any_name_that_pinecone_takes(
-    world: PineconeWorld, store: PineconeStore, namespace: str
+    world: PineconeWorld,
+    store: PineconeStore,
+    namespace: str,
 ) -> None:
     other = opened(world, namespace=namespace)
     other.write([(Passage("a", ""), X)])
@@ -112,7 +118,8 @@ def test_a_namespace_may_have_any_name_that_pinecone_takes(
 
 
 def test_a_write_sends_only_what_there_is_and_removes_last_what_was_not_written(
-    world: PineconeWorld, store: PineconeStore
+    world: PineconeWorld,
+    store: PineconeStore,
 ) -> None:
     store.write((), delete=[])
     assert world.exchanges == []
@@ -126,7 +133,8 @@ def test_a_write_sends_only_what_there_is_and_removes_last_what_was_not_written(
 
 
 def test_long_texts_go_in_batches_within_every_limit(
-    world: PineconeWorld, store: PineconeStore
+    world: PineconeWorld,
+    store: PineconeStore,
 ) -> None:
     passages = [Passage(f"p{n}", "ä" * 4_000, {"n": n}) for n in range(600)]
     short = [Passage(f"s{n}", "") for n in range(2_500)]
@@ -149,7 +157,11 @@ def test_long_texts_go_in_batches_within_every_limit(
     ],
 )
 def test_a_bad_passage_is_refused_by_name_and_nothing_is_sent(
-    world: PineconeWorld, store: PineconeStore, passage: Passage, vector: Any, said: str
+    world: PineconeWorld,
+    store: PineconeStore,
+    passage: Passage,
+    vector: Any,
+    said: str,
 ) -> None:
     with pytest.raises(StoreError, match=said):
         store.write([(Passage("good", ""), X), (passage, vector)])
@@ -157,7 +169,8 @@ def test_a_bad_passage_is_refused_by_name_and_nothing_is_sent(
 
 
 def test_as_many_are_asked_for_as_pinecone_gives(
-    world: PineconeWorld, store: PineconeStore
+    world: PineconeWorld,
+    store: PineconeStore,
 ) -> None:
     assert store.search(X, 20_000) == store.search(X, 0) == store.search(X, -1) == []
     (sent,) = world.sent("/query")

@@ -63,7 +63,11 @@ class Index:
                 del self.namespaces[namespace]
 
     def nearest(
-        self, namespace: str, vector: list[float], top_k: int, condition: dict[str, Any]
+        self,
+        namespace: str,
+        vector: list[float],
+        top_k: int,
+        condition: dict[str, Any],
     ) -> list[tuple[str, float, Stored]]:
         if len(vector) != self.dimension:
             raise Refused(f"the vector must have {self.dimension} values")

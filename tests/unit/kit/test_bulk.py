@@ -44,7 +44,10 @@ class Rewriting:
 
 
 def run(
-    folder: Path, questions: list[str], model: Any = None, config: Config = CONFIG
+    folder: Path,
+    questions: list[str],
+    model: Any = None,
+    config: Config = CONFIG,
 ) -> BulkReport:
     (folder / "in.txt").write_text("\n".join(questions), "utf-8")
     client = model or Rewriting()
@@ -77,7 +80,10 @@ def records(folder: Path) -> list[Any]:
     ],
 )
 def test_questions_are_read_as_people_keep_them(
-    tmp_path: Path, name: str, data: str, expected: list[Any]
+    tmp_path: Path,
+    name: str,
+    data: str,
+    expected: list[Any],
 ) -> None:
     (tmp_path / name).write_text(data, "utf-8")
     out = tmp_path / "out.jsonl"
@@ -98,7 +104,10 @@ def test_questions_are_read_as_people_keep_them(
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_before_anything_is_asked(
-    tmp_path: Path, name: str, data: bytes, reason: str
+    tmp_path: Path,
+    name: str,
+    data: bytes,
+    reason: str,
 ) -> None:
     (tmp_path / name).write_bytes(data)
     model = Rewriting()
@@ -109,7 +118,8 @@ def test_a_file_that_cannot_be_read_is_refused_before_anything_is_asked(
 
 @pytest.mark.parametrize("tail", [b'{"id": "3", "qu', b"{", b""])
 def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut_off(
-    tmp_path: Path, tail: bytes
+    tmp_path: Path,
+    tail: bytes,
 ) -> None:
     report = run(tmp_path, ["Why?", "Who?"])
     assert (report.made, report.calls, report.input_tokens, report.cost_usd) == (2, 2, 14, 1.0)
@@ -129,7 +139,10 @@ def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut
     ],
 )
 def test_an_output_of_another_file_or_config_stays_as_it_is(
-    tmp_path: Path, questions: list[str], kind: str, reason: str
+    tmp_path: Path,
+    questions: list[str],
+    kind: str,
+    reason: str,
 ) -> None:
     run(tmp_path, ["Why?"])
     before = (tmp_path / "out.jsonl").read_bytes()
@@ -171,7 +184,9 @@ def test_a_question_that_the_model_refuses_gets_no_line_and_is_asked_again(tmp_p
     ("reason", "most_calls"), [("unauthorized", 8), ("over_budget", 8), ("rejected", 10)]
 )
 def test_what_fails_for_every_question_stops_the_run(
-    tmp_path: Path, reason: str, most_calls: int
+    tmp_path: Path,
+    reason: str,
+    most_calls: int,
 ) -> None:
     model = Rewriting(lambda *_: ModelError(reason))
     with pytest.raises(ModelError, match=reason):
@@ -181,7 +196,8 @@ def test_what_fails_for_every_question_stops_the_run(
 
 
 def test_a_dead_service_stops_the_run_and_a_question_that_always_fails_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bulk, "PATIENCE", 0.3)
     dead = Rewriting(lambda *_: ModelError("unavailable"))
@@ -209,7 +225,9 @@ def test_a_dead_service_stops_the_run_and_a_question_that_always_fails_does_not(
     ("limits", "seconds"), [({}, CALL_SECONDS), ({"llmTimeoutMs": 5_000}, 5.0)]
 )
 def test_a_call_has_a_minute_unless_the_config_says_otherwise(
-    tmp_path: Path, limits: dict[str, int], seconds: float
+    tmp_path: Path,
+    limits: dict[str, int],
+    seconds: float,
 ) -> None:
     model = Rewriting()
     config = Config.load({"transformationType": "rewrite", "limits": limits}, environ={})

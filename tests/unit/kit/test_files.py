@@ -37,7 +37,9 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_is_made_is_its_owners_alone_and_what_was_there_stays(
-    tmp_path: Path, umask: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    umask: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there").chmod(0o755)
@@ -62,7 +64,8 @@ def test_a_file_in_the_way_of_a_folder_is_an_os_error(victim: Path) -> None:
 
 
 def test_what_is_to_be_shared_is_as_readable_as_other_files_or_as_before(
-    tmp_path: Path, umask: int
+    tmp_path: Path,
+    umask: int,
 ) -> None:
     path = tmp_path / "report"
     replace_file(path, b"new")
@@ -76,7 +79,10 @@ def test_what_is_to_be_shared_is_as_readable_as_other_files_or_as_before(
 @pytest.mark.parametrize("write", [replace_file, append_line])
 @pytest.mark.parametrize("leads_to", ["victim", "nothing", "link"])
 def test_no_link_is_written_through_and_what_it_names_is_told(
-    tmp_path: Path, victim: Path, write: Callable[[Path, bytes], None], leads_to: str
+    tmp_path: Path,
+    victim: Path,
+    write: Callable[[Path, bytes], None],
+    leads_to: str,
 ) -> None:
     link, real = tmp_path / "link", tmp_path / leads_to
     link.symlink_to(real)
@@ -102,7 +108,9 @@ def test_a_link_that_is_put_there_at_the_last_moment_is_not_written_through(
 
 @pytest.mark.skipif(not hasattr(os, "fchmod"), reason="permissions are set by name there")
 def test_permissions_are_handed_on_to_the_file_that_was_written_alone(
-    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    victim: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "file").chmod(0o666)
@@ -119,7 +127,9 @@ def test_permissions_are_handed_on_to_the_file_that_was_written_alone(
 
 
 def test_what_was_planted_at_the_name_of_the_draft_is_not_written_through(
-    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    victim: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Nobody can guess the name; were it known, nothing would come of it.
     monkeypatch.setattr("qtmiddleware.kit.files.secrets.token_hex", lambda _: "known")

@@ -42,7 +42,9 @@ def test_documents_become_passages_that_say_where_they_stand(world: World) -> No
     ],
 )
 def test_the_title_of_markdown_is_its_first_heading_and_no_comment(
-    empty: World, opening: str, title: str
+    empty: World,
+    opening: str,
+    title: str,
 ) -> None:
     empty.write("notes.md", f"{opening}Some text.")
     empty.ingest()
@@ -87,7 +89,8 @@ def test_another_chunk_size_cuts_everything_anew(world: World) -> None:
 
 
 def test_passages_that_a_lost_ledger_knew_of_are_told(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     world.ingest()
     assert caplog.text == ""
@@ -157,7 +160,8 @@ def test_vectors_that_are_not_sound_are_refused_and_not_kept(world: World, embed
 
 
 def test_progress_and_log_lines_have_counts_and_no_text(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[Progress] = []
     caplog.set_level(logging.DEBUG, "qtmiddleware")

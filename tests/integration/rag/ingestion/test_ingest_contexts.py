@@ -88,7 +88,8 @@ def test_a_chunk_without_a_context_is_plain_and_asked_for_again_by_the_next_run(
 
 
 def test_a_model_that_fails_again_and_again_is_asked_no_more_and_that_is_said_once(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = ScriptedModel(ModelError("unauthorized", "no key"))
     report = world.ingest(config={**CONTEXTUAL, "limits": {"maxConcurrency": 2}}, client=model)

@@ -61,7 +61,9 @@ def tear(world: World, place: str) -> None:
 
 @pytest.mark.parametrize("place", ["before", "half", "after"])
 def test_a_write_that_was_broken_off_is_completed_without_embedding(
-    world: World, place: str, caplog: pytest.LogCaptureFixture
+    world: World,
+    place: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     tear(world, place)
     embed = Counting()
@@ -72,7 +74,8 @@ def test_a_write_that_was_broken_off_is_completed_without_embedding(
 
 @pytest.mark.parametrize("place", ["before", "half", "after"])
 def test_a_document_is_one_version_of_itself_whatever_it_became_after_a_broken_write(
-    world: World, place: str
+    world: World,
+    place: str,
 ) -> None:
     world.ingest()
     old = world.passages()
@@ -89,7 +92,8 @@ def test_a_document_is_one_version_of_itself_whatever_it_became_after_a_broken_w
 
 
 def test_a_document_that_changes_while_it_is_read_is_read_again_by_the_next_run(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cut = sources.cut_document
 

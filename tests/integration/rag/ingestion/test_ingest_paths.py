@@ -24,7 +24,8 @@ def documents_of(world: World) -> set[str]:
 
 @given(NAMES, NAMES)
 def test_different_files_have_different_names_of_short_printable_ascii(
-    one: str, other: str
+    one: str,
+    other: str,
 ) -> None:
     one, other = (text.encode("utf-8", "replace").decode() for text in (one, other))
     names = build_document_name(one), build_document_name(other)
@@ -47,7 +48,8 @@ def test_odd_file_names_are_ingested_and_plain_ones_stay_readable(empty: World) 
 
 
 def test_files_folders_and_patterns_share_an_index_and_a_file_is_in_it_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert world.ingest(world.docs / "alpha.txt").documents == 1
     assert world.ingest(world.docs / "**" / "*.md").documents == 1
@@ -86,7 +88,9 @@ def test_equal_names_and_deletions_touch_no_other_data_path(world: World) -> Non
 @pytest.mark.parametrize("pattern", ["", "**/*.txt"])
 @pytest.mark.parametrize("leads_to", ["../credentials", "alpha.txt", "nowhere.txt"])
 def test_a_link_to_a_file_that_is_found_in_a_folder_is_skipped_and_told(
-    world: World, pattern: str, leads_to: str
+    world: World,
+    pattern: str,
+    leads_to: str,
 ) -> None:
     before = world.ingest(world.docs / pattern).documents
     (world.folder / "credentials").write_text("The password is swordfish.")
@@ -103,7 +107,8 @@ def test_a_link_to_a_file_that_is_found_in_a_folder_is_skipped_and_told(
 
 
 def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (world.folder / "credentials").write_text("the precious password")
     found = world.docs / "alpha.txt"

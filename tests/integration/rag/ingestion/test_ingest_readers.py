@@ -106,7 +106,8 @@ def modules(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_reader_that_dies_and_a_missing_package_each_take_one_file_of_a_folder(
-    world: World, modules: Path
+    world: World,
+    modules: Path,
 ) -> None:
     (modules / "openpyxl.py").write_text(
         "import os\ndef load_workbook(*_, **__):\n    os._exit(3)\n"
@@ -137,7 +138,9 @@ World(Path(sys.argv[2])).ingest()
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_reading_process_ends_with_an_ingest_however_that_ends(
-    world: World, modules: Path, how: signal.Signals
+    world: World,
+    modules: Path,
+    how: signal.Signals,
 ) -> None:
     started = world.folder / "started"
     (modules / "openpyxl.py").write_text(

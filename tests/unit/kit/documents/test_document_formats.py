@@ -45,7 +45,10 @@ def texts(pieces: list[tuple[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize(("name", "line_end"), [("a.md", "\r\n"), ("notes", "\r")])
 def test_text_comes_back_as_it_was_written_with_one_kind_of_line_end(
-    tmp_path: Path, encoding: str, name: str, line_end: str
+    tmp_path: Path,
+    encoding: str,
+    name: str,
+    line_end: str,
 ) -> None:
     text = "---\ntitle: Grüße\n---\n\n# 漢字 👍\n\n*Text*\f \x1b[1mbold\x1b[0m \x1a\n" * 9
     (tmp_path / name).write_bytes(text.replace("\n", line_end).encode(encoding))
@@ -78,7 +81,9 @@ ROWS = st.lists(st.lists(CELLS, min_size=2, max_size=5), min_size=1, max_size=8)
 @example(rows=[["0", ",,"]], mark=";")
 @given(rows=ROWS, mark=st.sampled_from(",;\t"))
 def test_every_value_of_a_csv_or_json_is_in_the_text_of_its_row_or_record(
-    read: Any, rows: list[list[str]], mark: str
+    read: Any,
+    rows: list[list[str]],
+    mark: str,
 ) -> None:
     file = io.StringIO()
     csv.writer(file, delimiter=mark, quoting=csv.QUOTE_ALL).writerows(rows)
@@ -180,7 +185,9 @@ def test_a_page_is_read_without_its_tags_scripts_and_navigation(read: Any) -> No
     ],
 )
 def test_the_encoding_of_a_page_is_what_a_browser_takes(
-    read: Any, head: str, encoding: str
+    read: Any,
+    head: str,
+    encoding: str,
 ) -> None:
     assert texts(read("a.htm", f"{head}<p>Größe</p>".encode(encoding))) == ["Größe"]
 
@@ -191,7 +198,9 @@ def test_a_page_nested_deeply_is_read(read: Any, tags: str) -> None:
 
 
 def test_a_page_takes_nothing_from_other_files_and_addresses(
-    read: Any, httpserver: HTTPServer, tmp_path: Path
+    read: Any,
+    httpserver: HTTPServer,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     address = httpserver.url_for("/page")
@@ -255,7 +264,8 @@ def test_slides_are_read_with_their_tables_groups_and_notes(read: Any) -> None:
 
 
 def test_a_chunk_of_a_sheet_knows_its_first_and_last_row(
-    tmp_path: Path, converter: Converter
+    tmp_path: Path,
+    converter: Converter,
 ) -> None:
     book = workbook([["Item", "Price"], *([f"Item {number}", number] for number in range(2, 30))])
     book.create_sheet("More").append(["End", "of it"])

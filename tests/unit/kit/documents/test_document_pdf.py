@@ -59,7 +59,9 @@ CODES = b"1 begincodespacerange <00> <FF> endcodespacerange"
     ids=["layout", "ligatures", "no characters"],
 )
 def test_what_is_no_text_is_dropped_and_ligatures_are_spelled_out(
-    read: Any, made: bytes, text: str
+    read: Any,
+    made: bytes,
+    text: str,
 ) -> None:
     assert read("a.pdf", made) == [(text, {"page": 1})]
 
@@ -75,7 +77,9 @@ def test_every_word_of_a_real_file_is_read_in_its_order() -> None:
 
 @pytest.mark.parametrize("algorithm", ["RC4-128", "AES-256"])
 def test_an_empty_user_password_opens_a_file_and_another_does_not(
-    read: Any, reason: Any, algorithm: str
+    read: Any,
+    reason: Any,
+    algorithm: str,
 ) -> None:
     for password in ("", "secret"):
         file = BytesIO()
@@ -104,7 +108,9 @@ def test_what_gives_no_text_is_reported_by_name(reason: Any, made: bytes, wanted
 
 
 def test_a_damaged_page_is_left_out_and_logged(
-    read: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    read: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     # The second page names a compression that there is not.
     broken = pdf([ONE, TWO, THREE]).replace(stream(TWO), stream(TWO, b"/Filter /Lost"))
@@ -116,7 +122,10 @@ def test_a_damaged_page_is_left_out_and_logged(
 
 @pytest.mark.parametrize(("size", "overlap"), [(7, 0), (40, 39), (400, 100)])
 def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
-    tmp_path: Path, converter: Converter, size: int, overlap: int
+    tmp_path: Path,
+    converter: Converter,
+    size: int,
+    overlap: int,
 ) -> None:
     path = tmp_path / "a.pdf"
     words = [[f"p{number}w{word}" for word in range(number % 5)] for number in range(1, 40)]

@@ -53,14 +53,19 @@ def test_an_empty_file_is_empty_and_noise_is_no_text(reason: Any, ending: str) -
     ],
 )
 def test_what_is_no_text_damaged_old_or_encrypted_is_named_and_never_guessed(
-    reason: Any, name: str, text: bytes | str, wanted: str
+    reason: Any,
+    name: str,
+    text: bytes | str,
+    wanted: str,
 ) -> None:
     assert reason(name, text) == wanted
 
 
 @pytest.mark.parametrize("ending", OFFICE)
 def test_an_office_file_cut_off_anywhere_is_damaged(
-    reason: Any, tmp_path: Path, ending: str
+    reason: Any,
+    tmp_path: Path,
+    ending: str,
 ) -> None:
     whole = make_office_files(tmp_path)[ending].read_bytes()
     for share in (0.1, 0.99):
@@ -133,7 +138,9 @@ def bomb(size: int, name: str, *, says: int) -> bytes:
     ],
 )
 def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(
-    reason: Any, ending: str, part: str
+    reason: Any,
+    ending: str,
+    part: str,
 ) -> None:
     assert reason(f"a{ending}", bomb(1 << 20, part, says=600 << 20)) == "too large"
     assert reason(f"a{ending}", bomb(64 << 20, part, says=1 << 20)) == "damaged"
@@ -211,7 +218,11 @@ def replace_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, 
     ],
 )
 def test_without_its_package_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, name: str, package: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+    name: str,
+    package: str,
 ) -> None:
     files = make_office_files(tmp_path)
     for other in (".html", ".pdf"):
@@ -236,7 +247,10 @@ def test_without_its_package_the_error_says_what_to_install(
     ],
 )
 def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, why: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    why: str,
 ) -> None:
     if "bytearray" in code and sys.platform != "linux":
         pytest.skip("the system holds no process to a limit of memory")
@@ -263,7 +277,8 @@ def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_one_process_without_secrets_reads_all_and_ends_with_the_converter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("OPENAI_API_KEY", "MY_SERVICE", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "precious")
@@ -282,7 +297,8 @@ def test_one_process_without_secrets_reads_all_and_ends_with_the_converter(
 
 
 def test_a_module_in_the_working_folder_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = make_office_files(tmp_path)[".xlsx"]
     for name in ("openpyxl", "json", "docx"):

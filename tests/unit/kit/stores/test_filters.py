@@ -52,7 +52,9 @@ FILTERS = st.dictionaries(
     ],
 )
 def test_metadata_meets_a_condition_as_pinecone_has_it(
-    condition: Any, metadata: Any, met: bool
+    condition: Any,
+    metadata: Any,
+    met: bool,
 ) -> None:
     assert build_matcher(condition)(metadata) is met
 
@@ -82,7 +84,8 @@ def nested(depth: int) -> dict[str, Any]:
     ],
 )
 def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(
-    condition: Any, told: str
+    condition: Any,
+    told: str,
 ) -> None:
     assert build_matcher(nested(DEEPEST - 1))({"a": 1})
     with pytest.raises(InvalidQuery, match=told) as caught:
@@ -92,7 +95,8 @@ def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(
 
 @given(condition=ANYTHING | FILTERS, metadata=METADATA)
 def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(
-    condition: Any, metadata: Any
+    condition: Any,
+    metadata: Any,
 ) -> None:
     with suppress(InvalidQuery):
         assert build_matcher(condition)(metadata) in (True, False)
@@ -100,7 +104,9 @@ def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(
 
 @given(value=SCALARS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
 def test_of_an_operator_and_its_negation_exactly_one_is_met(
-    value: Any, values: Any, metadata: Any
+    value: Any,
+    values: Any,
+    metadata: Any,
 ) -> None:
     for asked, negated in (
         ({"$eq": value}, {"$ne": value}),

@@ -120,7 +120,8 @@ def test_readers_see_the_state_before_a_write_or_after_it_and_nothing_between(st
 
 
 def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(text: str) -> str:
         if "second" in text:
@@ -296,7 +297,9 @@ def test_two_processes_may_make_the_same_store_at_once(path: Path) -> None:
 
 @pytest.mark.parametrize(("model", "dimension"), [("other", 3), ("model", 4)])
 def test_another_embedding_model_is_refused_naming_both(
-    path: Path, model: str, dimension: int
+    path: Path,
+    model: str,
+    dimension: int,
 ) -> None:
     open_store(path).close()
     told = rf"'model' \(3 .*'{model}' \({dimension}\).*ingest again"
@@ -325,7 +328,8 @@ VIEW = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
     ],
 )
 def test_a_file_that_somebody_else_has_changed_is_named_and_left_as_it_is(
-    path: Path, edit: str
+    path: Path,
+    edit: str,
 ) -> None:
     open_store(path).close()
     with closing(sqlite3.connect(path)) as theirs:
