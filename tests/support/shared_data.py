@@ -20,13 +20,6 @@ DEMO: Final = Path(qtmiddleware.kit.demo.__file__).parent / "data"
 
 PRIVATE: Final = Path(__file__).parents[2] / "benchmarks" / "data" / "orrisdale"
 
-COLLECTIONS: Final = [
-    DEMO,
-    PRIVATE,
-    *sorted(file.parent for file in (SHARED / "data").glob("*/corpus.jsonl")),
-]
-"""The folders of data sets that have passages, questions and judgements."""
-
 RECORDED: Final = [
     *((folder / "queries.jsonl", folder / "recordings.jsonl") for folder in (DEMO, PRIVATE)),
     *(
