@@ -61,7 +61,10 @@ class Searches:
                 "id": id_,
                 "score": score,
                 "text": f"An article on {TITLES.get(id_, id_)}.",
-                "metadata": {"title": TITLES.get(id_, id_), "url": f"https://example.com/{id_}"},
+                "metadata": {
+                    "title": TITLES.get(id_, id_),
+                    "url": f"https://example.com/{id_}",
+                },
             }
             for id_, score in self._scores[kind].items()
         ][:top_k]
@@ -97,7 +100,9 @@ def articles(tmp_path: Path) -> Path:
 # --- both searches, fused by weights --------------------------------------------------------------
 
 
-def test_passages_of_both_searches_are_fused_by_their_weighted_scores(searches: Searches) -> None:
+def test_passages_of_both_searches_are_fused_by_their_weighted_scores(
+    searches: Searches,
+) -> None:
     search = hybrid(searches, vectorWeight=0.5, bm25Weight=0.5)
     found = search("Which learning?", 4)
     # Scaled to 0 to 1 in each list: a 1, b .5, c 0 by vectors; d 1, c .25, b 0 by words.
@@ -143,7 +148,12 @@ def test_the_defaults_are_those_of_the_document_but_for_the_measured_weights() -
 
 def test_the_names_of_the_document_are_read_as_they_are() -> None:
     given = {
-        "hybrid": {"search_top_k": 3, "fusion_top_k": 7, "vector_weight": 0.5, "bm25_weight": 0.5},
+        "hybrid": {
+            "search_top_k": 3,
+            "fusion_top_k": 7,
+            "vector_weight": 0.5,
+            "bm25_weight": 0.5,
+        },
         "rerank": {"rerank_top_k": 5},
     }
     settings = qtm.Config.load(given, environ={}).settings
@@ -176,11 +186,17 @@ def test_vectors_get_the_question_and_words_get_its_keywords(searches: Searches)
     assert searches.asked["words"][0] == qtm.preprocess("What are Neural Networks?")
 
 
-def test_a_word_search_that_fails_leaves_the_passages_of_the_vectors(searches: Searches) -> None:
+def test_a_word_search_that_fails_leaves_the_passages_of_the_vectors(
+    searches: Searches,
+) -> None:
     def broken(query: str, top_k: int) -> Hits:
         raise OSError("down")
 
-    assert ids(qtm.Hybrid(searches.by_vectors, broken)("Which learning?", 3)) == ["a", "b", "c"]
+    assert ids(qtm.Hybrid(searches.by_vectors, broken)("Which learning?", 3)) == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
 def test_the_own_index_is_searched_by_words_only_if_the_config_says_so(
@@ -194,7 +210,10 @@ def test_the_own_index_is_searched_by_words_only_if_the_config_says_so(
     qtm.ingest(articles, config=base, embedder=flat)
     found = {}
     for enabled in (False, True):
-        settings = {**base, "hybrid": {"enabled": enabled, "bm25Weight": 0.9, "vectorWeight": 0.1}}
+        settings = {
+            **base,
+            "hybrid": {"enabled": enabled, "bm25Weight": 0.9, "vectorWeight": 0.1},
+        }
         with qtm.QueryMiddleware(settings, embedder=flat) as middleware:
             found[enabled] = middleware.retriever("QX-77 bearing in a garden", 3)
     assert found[True][0]["metadata"]["source"].endswith("pump.txt")

@@ -144,7 +144,11 @@ def test_the_model_is_asked_for_exactly_five_sub_queries_of_five_categories_in_t
 
 
 def test_no_more_than_five_sub_queries_are_used_and_that_is_noted() -> None:
-    more = [*SUB_QUERIES, "Who invented federated learning?", "What does federated learning cost?"]
+    more = [
+        *SUB_QUERIES,
+        "Who invented federated learning?",
+        "What does federated learning cost?",
+    ]
     made, _ = transform({**REPLY, "subQueries": more})
     assert made.sub_queries == SUB_QUERIES
     assert made.notes
@@ -161,7 +165,10 @@ def test_a_prompt_of_ones_own_takes_the_place_of_the_built_in_one() -> None:
 
 def test_a_conversation_is_shown_to_the_model_as_dicts_or_pairs() -> None:
     said = {**REPLY, "standalone": QUESTION}
-    turns = [("user", "Tell me about federated learning."), ("assistant", "It trains on devices.")]
+    turns = [
+        ("user", "Tell me about federated learning."),
+        ("assistant", "It trains on devices."),
+    ]
     dicts = [{"role": role, "content": content} for role, content in turns]
     for history in (turns, dicts):
         asking = Asking(script(combined=said))

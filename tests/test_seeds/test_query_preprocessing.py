@@ -142,7 +142,11 @@ def test_a_function_that_returns_one_text_still_answers_and_says_what_would_help
     [
         ("keywords", "keywords", ["allergies", "vet"]),
         ("hyde", "hyde", "Jaco is healthy and has no concerns, says the vet."),
-        ("multi_query", "paraphrases", ["Is Jaco ill?", "Which health concerns does Jaco have?"]),
+        (
+            "multi_query",
+            "paraphrases",
+            ["Is Jaco ill?", "Which health concerns does Jaco have?"],
+        ),
     ],
 )
 def test_a_model_can_be_added_as_the_seed_foresees(kind: str, field: str, written: Any) -> None:
@@ -255,7 +259,9 @@ def test_one_call_switches_the_rules_off_for_itself_alone(applied: str) -> None:
     assert search.retrieve(QUESTION).keywords == STRIPPED
 
 
-def test_an_environment_variable_switches_the_rules_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_switches_the_rules_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("QTM_PREPROCESS_ENABLED", "false")
     assert qtm.QueryMiddleware().wrap(Fixed().search).retrieve(QUESTION).keywords == ""
 

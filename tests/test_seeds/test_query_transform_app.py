@@ -101,7 +101,11 @@ def transform(asked: Asked) -> Any:
     if RIVALS in asked.text:
         return failure(500)
     # Each request takes the field that it asks for.
-    return {"rewrite": STRATEGY_REWRITTEN, "step_back": REVENUE_STEP_BACK, "sub_queries": ASPECTS}
+    return {
+        "rewrite": STRATEGY_REWRITTEN,
+        "step_back": REVENUE_STEP_BACK,
+        "sub_queries": ASPECTS,
+    }
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,20 @@ def ingested(app: Application) -> Ingested:
 @pytest.fixture(scope="module")
 def piped(app: Application, ingested: Ingested) -> tuple[Ended, Sequence[Asked]]:
     """A whole session in a pipe, and what the service was asked meanwhile."""
-    lines = ["1", STRATEGY, "tt", "3", IMPACTS, "tt", "", "tt", "2", RIVALS, "exit", NEVER_ASKED]
+    lines = [
+        "1",
+        STRATEGY,
+        "tt",
+        "3",
+        IMPACTS,
+        "tt",
+        "",
+        "tt",
+        "2",
+        RIVALS,
+        "exit",
+        NEVER_ASKED,
+    ]
     before = len(app.service.completions)
     ended = app.run("query", text="\n".join(lines))
     return ended, app.service.completions[before:]
@@ -210,7 +227,10 @@ def test_every_key_of_the_seeds_config_file_means_what_the_seed_says(app: Applic
     settings = qtm.QueryMiddleware(app.folder / CONFIG_FILE).settings
     assert (settings.chunk_size, settings.chunk_overlap, settings.top_k) == (800, 200, 4)
     assert settings.embedding_model == "text-embedding-3-small"
-    assert (settings.chat_model, settings.transformation_model) == ("gpt-4o-mini", "gpt-4o-mini")
+    assert (settings.chat_model, settings.transformation_model) == (
+        "gpt-4o-mini",
+        "gpt-4o-mini",
+    )
     assert settings.data_path == "../../shared/assets/data"
     assert settings.index_path == ".tmp/index/query-transform.index.json"
     assert (settings.transformation_type, settings.max_sub_queries) == ("all", 4)
@@ -335,7 +355,10 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "docs" / "nike.txt").write_text(NIKE, encoding="utf-8")
     (folder / "docs" / "climate.md").write_text(CLIMATE_NOTES, encoding="utf-8")
     config = json.loads(SEED_CONFIG) | PATIENT
-    config |= {"dataPath": str(folder / "docs"), "indexPath": str(folder / "index" / "docs.json")}
+    config |= {
+        "dataPath": str(folder / "docs"),
+        "indexPath": str(folder / "index" / "docs.json"),
+    }
     qtm.ingest(config=config, embedder=embed)
     return dict(config)
 
@@ -353,14 +376,20 @@ def chunks_of(config: dict[str, Any], source: str) -> list[Any]:
 def test_a_chunk_has_chunk_size_characters_and_shares_chunk_overlap_with_the_next(
     size: int, overlap: int, indexed: dict[str, Any], tmp_path: Path
 ) -> None:
-    config = indexed | {"chunkSize": size, "chunkOverlap": overlap, "chunkBoundary": "character"}
+    config = indexed | {
+        "chunkSize": size,
+        "chunkOverlap": overlap,
+        "chunkBoundary": "character",
+    }
     config["indexPath"] = str(tmp_path / "docs.json")
     qtm.ingest(config=config, embedder=embed)
     texts = [chunk.text for chunk in chunks_of(config, "nike.txt")]
     assert texts == [NIKE[at : at + size] for at in range(0, len(NIKE), size - overlap)]
 
 
-def test_by_default_chunks_end_at_sentences_within_the_same_size(indexed: dict[str, Any]) -> None:
+def test_by_default_chunks_end_at_sentences_within_the_same_size(
+    indexed: dict[str, Any],
+) -> None:
     chunks = chunks_of(indexed, "nike.txt")
     assert len(chunks) > 2
     assert all(len(chunk.text) <= 800 for chunk in chunks)
@@ -431,7 +460,12 @@ def test_all_transformations_are_three_calls_and_every_text_is_searched() -> Non
     assert sorted(shelf.searched) == sorted(
         [IMPACTS, IMPACTS_REWRITTEN, IMPACTS_STEP_BACK, *ASPECTS]
     )
-    assert {it.kind for it in found.variants} == {"original", "rewrite", "step_back", "sub_query"}
+    assert {it.kind for it in found.variants} == {
+        "original",
+        "rewrite",
+        "step_back",
+        "sub_query",
+    }
 
 
 def wrap_shelf(kind: str = "all", client: Any = None, **config: Any) -> Any:

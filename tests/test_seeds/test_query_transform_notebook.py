@@ -174,7 +174,11 @@ def test_each_transformation_is_asked_for_at_its_own_temperature(host: HTTPServe
 
 
 def test_each_transformation_may_have_a_system_prompt_of_ones_own(host: HTTPServer) -> None:
-    own = {"rewrite": "Say it in full.", "stepback": "Ask more broadly.", "decompose": "Cut it up."}
+    own = {
+        "rewrite": "Say it in full.",
+        "stepback": "Ask more broadly.",
+        "decompose": "Cut it up.",
+    }
     for kind, prompt in own.items():
         system, user = asked_for(host, kind, {"llm": {"prompts": own}})["messages"]
         assert (system["role"], user["role"]) == ("system", "user")
@@ -474,7 +478,11 @@ def test_each_answer_has_a_rank_scores_from_1_to_10_strengths_and_weaknesses(
     judged: Mapping[str, Any],
 ) -> None:
     verdicts = verdicts_of(judged)
-    for name, (rank, score) in {"decompose": (1, 10), "rewrite": (2, 7), "off": (3, 4)}.items():
+    for name, (rank, score) in {
+        "decompose": (1, 10),
+        "rewrite": (2, 7),
+        "off": (3, 4),
+    }.items():
         assert verdicts[name]["rank"] == rank
         assert verdicts[name]["scores"] == dict.fromkeys(CRITERIA, score)
     assert verdicts["stepback"]["rank"] == 3

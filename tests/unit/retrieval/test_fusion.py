@@ -168,7 +168,9 @@ def test_a_weighted_sum_adds_scores_from_0_to_1_and_nothing_for_an_absent_passag
 
 
 @pytest.mark.parametrize("scores", [(None, 0.5), (0.1, 0.9, 0.5)])
-def test_a_weighted_sum_counts_ranks_where_scores_cannot_be_used(scores: tuple[Any, ...]) -> None:
+def test_a_weighted_sum_counts_ranks_where_scores_cannot_be_used(
+    scores: tuple[Any, ...],
+) -> None:
     lists = [ranked(*zip("abc", scores, strict=False)), ranked(("a", 0.5))]
     assert sum_weighted_scores(lists) == sum_weighted_scores(lists, "rrf")
 

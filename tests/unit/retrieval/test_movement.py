@@ -45,7 +45,12 @@ def test_each_passage_is_told_with_the_searches_that_found_it_and_the_words_it_h
     )
     assert moved.passages[0].keywords == ("jaco", "health", "concerns", "vet")
     (gone,) = moved.dropped
-    assert (gone.match.id, gone.before, gone.place, gone.passed_by) == ("adoption", 4, None, (4,))
+    assert (gone.match.id, gone.before, gone.place, gone.passed_by) == (
+        "adoption",
+        4,
+        None,
+        (4,),
+    )
     assert gone.why == (
         "was 4th, now 6th and out of the 4 shown: passed by the passage now 4th; "
         "the other searches raise other passages; holds no keyword"
@@ -58,7 +63,11 @@ def test_what_each_search_and_the_keywords_added_is_what_the_scores_are_made_of(
     method: str,
 ) -> None:
     found, moved = move(
-        {"transformationType": "decompose", "escalation": "always", "fusion": {"method": method}}
+        {
+            "transformationType": "decompose",
+            "escalation": "always",
+            "fusion": {"method": method},
+        }
     )
     rests = []
     for it in (*moved.passages, *moved.dropped):
