@@ -16,7 +16,11 @@ from werkzeug import Request, Response
 import qtmiddleware as qtm
 
 PAGE = (Path(__file__).parents[2] / "docs/agents.md").read_text(encoding="utf-8")
-(RECIPE,) = re.findall(r"^```python openai_agents\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+(RECIPE,) = re.findall(
+    r"^```python openai_agents\n(.*?)^```",
+    PAGE,
+    re.DOTALL | re.MULTILINE,
+)
 TOOLS = dict(re.findall(r"^\| ([\w' ]+) \| `(.*tool\..*)` \|$", PAGE, re.MULTILINE))
 """What the page's table says of each framework."""
 QUESTION = "When is a doctor's note due?"
@@ -142,7 +146,14 @@ def test_anthropics_tool_use_takes_the_tool(
         if isinstance(said, str):
             (tool,) = asked["tools"]
             assert tool["input_schema"]["properties"]["query"]["description"]
-            content = [{"type": "tool_use", "id": "toolu_1", "name": tool["name"], "input": ASKED}]
+            content = [
+                {
+                    "type": "tool_use",
+                    "id": "toolu_1",
+                    "name": tool["name"],
+                    "input": ASKED,
+                }
+            ]
         else:
             content = [{"type": "text", "text": first_id(said[-1]["content"])}]
         end = "tool_use" if content[0]["type"] == "tool_use" else "end_turn"
@@ -158,7 +169,11 @@ def test_anthropics_tool_use_takes_the_tool(
     asked = {"model": "claude-test", "max_tokens": 1_000}
     asked["messages"] = [{"role": "user", "content": QUESTION}]
     tool = search.as_tool(collection="the staff handbook")
-    given = {"client": anthropic.Anthropic(), "beta_tool": anthropic.beta_tool, "tool": tool}
+    given = {
+        "client": anthropic.Anthropic(),
+        "beta_tool": anthropic.beta_tool,
+        "tool": tool,
+    }
     runner = eval(
         TOOLS["Anthropic's tool use"].replace("...", "**asked"), {**given, "asked": asked}
     )

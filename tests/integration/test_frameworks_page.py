@@ -23,7 +23,11 @@ REPLY = {
 
 def run(framework: str, space: dict[str, Any]) -> dict[str, Any]:
     """The names that the blocks of *framework* leave behind in *space*, one after the other."""
-    for block in re.findall(rf"^```python {framework}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
+    for block in re.findall(
+        rf"^```python {framework}\n(.*?)^```",
+        PAGE,
+        re.DOTALL | re.MULTILINE,
+    ):
         exec(compile(block, "docs/frameworks.md", "exec"), space)
     return space
 
@@ -59,7 +63,10 @@ def test_llamaindex() -> None:
 
     from tests.support.llamaindex_world import Replies, make_index
 
-    left = run("llamaindex", {"index": make_index(), "llm": Replies(reply=json.dumps(REPLY))})
+    left = run(
+        "llamaindex",
+        {"index": make_index(), "llm": Replies(reply=json.dumps(REPLY))},
+    )
     assert len(left["nodes"]) == 4
     assert left["engine"].query(QUESTION).source_nodes[0].node_id == "health"
     left["memory"].put(ChatMessage("What did Jaco eat?"))

@@ -48,7 +48,12 @@ def test_a_row_says_where_a_passage_stands_where_it_stood_and_why() -> None:
     passed = "passed by the passage now 1st; holds no keyword"
     assert Cells(retrieve(QUESTION)._repr_html_()).rows == [
         ["place", "before", "passage", "why"],
-        ["1", "3", "jaco Jaco has no health concerns.", "holds 'jaco', 'health' and 'concerns'"],
+        [
+            "1",
+            "3",
+            "jaco Jaco has no health concerns.",
+            "holds 'jaco', 'health' and 'concerns'",
+        ],
         ["2", "1", "dogs Dogs bark.", passed],
         ["3", "2", "cats Cats purr.", passed],
     ]

@@ -69,7 +69,10 @@ def test_a_definition_that_is_impossible_is_refused_with_its_place(
 def test_one_field_has_the_description_and_the_rules_of_the_built_in_prompt(field: str) -> None:
     settings = load(choose(define(field)))
     (own,) = build_prompts(settings, "why?")
-    (built_in,) = build_prompts(replace(settings, transformation_type=FILLED_BY[field]), "why?")
+    (built_in,) = build_prompts(
+        replace(settings, transformation_type=FILLED_BY[field]),
+        "why?",
+    )
     assert own.fields == built_in.fields
     assert own.system.startswith(PROMPT)
     assert all(rule in own.system for rule in PROMPTS[FILLED_BY[field]].rules)
@@ -78,7 +81,12 @@ def test_one_field_has_the_description_and_the_rules_of_the_built_in_prompt(fiel
 def test_several_fields_are_asked_for_in_the_order_they_are_searched() -> None:
     settings = load(choose(define("stepBack", "hyde", "rewrite")))
     (prompt,) = build_prompts(settings, "why?", (Message("user", "Who founded Acme?"),))
-    assert [it.name for it in prompt.fields] == ["standalone", "rewrite", "hyde", "step_back"]
+    assert [it.name for it in prompt.fields] == [
+        "standalone",
+        "rewrite",
+        "hyde",
+        "step_back",
+    ]
 
 
 def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> None:
@@ -90,7 +98,10 @@ def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> 
     assert keys[0] == keys[-1]
 
 
-@given(st.sampled_from([it for it in FILLED_BY if TEXT_FIELDS[it].variant]), st.floats(0.01, 100))
+@given(
+    st.sampled_from([it for it in FILLED_BY if TEXT_FIELDS[it].variant]),
+    st.floats(0.01, 100),
+)
 def test_the_weight_of_a_definition_is_the_weight_of_its_variants(
     field: str, weight: float
 ) -> None:

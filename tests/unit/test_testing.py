@@ -56,7 +56,10 @@ def test_a_script_may_be_a_list_a_function_or_a_mapping(script: Any, text: str) 
         assert heard(script)[:3] == ["Jaco ", "is", " fit."]
 
 
-@pytest.mark.parametrize("script", [ModelError("empty"), lambda prompt: ["x", ModelError("empty")]])
+@pytest.mark.parametrize(
+    "script",
+    [ModelError("empty"), lambda prompt: ["x", ModelError("empty")]],
+)
 def test_an_exception_is_raised_where_it_stands(script: Any) -> None:
     stream = ScriptedModel(script).stream(PROMPT, Deadline())
     if callable(script):
@@ -76,5 +79,8 @@ def test_a_scripted_model_stands_in_for_a_real_one() -> None:
     model = ScriptedModel({"rewrite": "Which illness does Jaco have?"}, name="mine")
     assert isinstance(model, LanguageModel)
     assert (model.name, ScriptedModel("x").name) == ("mine", "scripted")
-    found = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model).transform("Jaco?")
+    found = qtm.QueryMiddleware(
+        {"transformationType": "rewrite"},
+        client=model,
+    ).transform("Jaco?")
     assert found.rewrite == "Which illness does Jaco have?"

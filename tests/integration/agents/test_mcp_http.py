@@ -58,7 +58,10 @@ def test_this_machine_alone_is_answered(
     served: Served, method: str, headers: dict[str, str], statuses: set[int]
 ) -> None:
     assert served.url.startswith("http://127.0.0.1:")
-    usual = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
+    usual = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2025-06-18",
+    }
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"} if method == "POST" else None
     response = httpx.request(
         method, served.url, json=body, headers={**usual, **headers}, timeout=PATIENCE

@@ -40,7 +40,14 @@ class Model(Billing):
 
     def complete(self, prompt: Prompt, deadline: object) -> Reply:  # type: ignore[override]
         text = REPLIES.get(prompt.mode) and json.dumps(REPLIES[prompt.mode])
-        return Reply(text or "Jaco is well [1] [9].", 1, 2, cost_usd=0.5, model="m-1", id="c-1")
+        return Reply(
+            text or "Jaco is well [1] [9].",
+            1,
+            2,
+            cost_usd=0.5,
+            model="m-1",
+            id="c-1",
+        )
 
 
 @cache

@@ -30,8 +30,17 @@ def match(text: str | None, **metadata: Any) -> Match:
 
 
 def test_passages_are_numbered_in_their_order_with_what_is_known_about_them() -> None:
-    known = {"title": "Report", "source": "a.pdf", "page": 3.0, "context": "From dogs.", "x": "no"}
-    shown = select_passages([match("Jaco is fit.", **known), match("He eats.", url="x")], 1000)
+    known = {
+        "title": "Report",
+        "source": "a.pdf",
+        "page": 3.0,
+        "context": "From dogs.",
+        "x": "no",
+    }
+    shown = select_passages(
+        [match("Jaco is fit.", **known), match("He eats.", url="x")],
+        1000,
+    )
     assert shown.entries == (
         {
             "passage": 1,
@@ -46,7 +55,10 @@ def test_passages_are_numbered_in_their_order_with_what_is_known_about_them() ->
 
 
 def test_what_is_shown_is_bounded_and_the_first_passage_is_cut_if_it_alone_is_too_long() -> None:
-    (entry,) = select_passages([match("Fit.", title="t" * 999, context="c" * 9999)], 10_000).entries
+    (entry,) = select_passages(
+        [match("Fit.", title="t" * 999, context="c" * 9999)],
+        10_000,
+    ).entries
     assert (len(entry["title"]), len(entry["context"])) == (200, 1000)
     texts = [match(letter * count) for letter, count in (("a", 60), ("b", 30), ("c", 30), ("d", 1))]
     assert [entry["text"][0] for entry in select_passages(texts, 100).entries] == ["a", "b"]

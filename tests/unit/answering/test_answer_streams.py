@@ -68,7 +68,13 @@ def test_pieces_come_as_the_model_says_them_and_the_marker_never(
     ("model", "troubles"),
     [
         (Streaming("Jaco is fit [1]."), []),
-        (Streaming("Jaco is fit [1].", Reply("", truncated=True)), [("answer", "truncated")]),
+        (
+            Streaming(
+                "Jaco is fit [1].",
+                Reply("", truncated=True),
+            ),
+            [("answer", "truncated")],
+        ),
     ],
     ids=["without a last word", "cut"],
 )

@@ -52,7 +52,10 @@ def test_a_follow_up_is_answered_with_its_conversation(telling: Telling) -> None
 @pytest.mark.parametrize("mode", ["plain", "synthesis"])
 def test_matches_without_a_text_are_not_taken_for_ignorance(telling: Telling, mode: str) -> None:
     textless = [{"id": "a", "score": 0.5}, {"id": "b", "score": 0.4}]
-    answer = telling.ask(respond=lambda *_: textless, config={"answer": {"mode": mode}}).answer
+    answer = telling.ask(
+        respond=lambda *_: textless,
+        config={"answer": {"mode": mode}},
+    ).answer
     assert (answer.found, answer.status) == (False, "degraded")
     (trouble,) = [it for it in answer.degradations if it.reason == "no_text"]
     assert trouble.detail.startswith("2 matches have no text; set keywordEvidence.fields.text")
@@ -128,7 +131,10 @@ def test_a_blank_question_is_refused_before_anything_is_called(telling: Telling)
 @every_telling
 def test_the_log_has_one_line_with_all_that_was_spent(telling: Telling, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    answer = telling.ask(answer=FIT, config=transforming("rewrite", log={"path": str(path)})).answer
+    answer = telling.ask(
+        answer=FIT,
+        config=transforming("rewrite", log={"path": str(path)}),
+    ).answer
     (line,) = path.read_text(encoding="utf-8").splitlines()
     record = json.loads(line)
     assert record["query_id"] == answer.retrieval.trace.query_id

@@ -19,7 +19,11 @@ from tests.support.retrieval_world import FOLLOW_UP, HISTORY, search
 from tests.support.waiting import with_enough_time
 
 HEALTH, VET, FEE = PARTS
-SAID = {HEALTH: "He is well [1].", VET: "Hips and teeth [1][2].", FEE: "Before the dog leaves [1]."}
+SAID = {
+    HEALTH: "He is well [1].",
+    VET: "Hips and teeth [1][2].",
+    FEE: "Before the dog leaves [1].",
+}
 WHOLE = "Overview: he is well [1]. Details: hips and teeth [5], the fee is due early [9]."
 
 
@@ -63,7 +67,12 @@ def test_each_part_is_answered_from_its_own_passages_and_then_all_are_put_togeth
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked_for"), [("none", "decompose"), ("rewrite", "combined"), ("all", "decompose")]
+    ("kind", "asked_for"),
+    [
+        ("none", "decompose"),
+        ("rewrite", "combined"),
+        ("all", "decompose"),
+    ],
 )
 def test_parts_are_asked_for_whatever_the_transformation_is(kind: str, asked_for: str) -> None:
     settings = {"transformationType": kind}
@@ -112,13 +121,20 @@ def test_a_part_that_is_late_is_left_out(telling: Telling) -> None:
         except ModelError:
             return None
 
-    told = with_enough_time(ask, lambda found: found and found.answer.text.startswith("Overview"))
+    told = with_enough_time(
+        ask,
+        lambda found: found and found.answer.text.startswith("Overview"),
+    )
     assert told is not None
     assert told.troubles[0] == ("sub_answers", "timeout")
 
 
 @every_telling
-@pytest.mark.parametrize("failed", ["NO_ANSWER", ModelError("unavailable")], ids=["none", "error"])
+@pytest.mark.parametrize(
+    "failed",
+    ["NO_ANSWER", ModelError("unavailable")],
+    ids=["none", "error"],
+)
 def test_with_too_few_parts_the_question_is_answered_at_once(telling: Telling, failed: Any) -> None:
     told = put_together(telling, sub_answer={**SAID, VET: failed, FEE: failed})
     answer = told.answer
@@ -132,14 +148,21 @@ def test_with_too_few_parts_the_question_is_answered_at_once(telling: Telling, f
 def test_how_many_parts_are_enough_is_a_setting(least: int, answered: int) -> None:
     said = dict(list(SAID.items())[:answered])
     telling = Telling("sync", streams=False)
-    told = put_together(telling, sub_answer=said, settings={"fusion": {"minSuccesses": least}})
+    told = put_together(
+        telling,
+        sub_answer=said,
+        settings={"fusion": {"minSuccesses": least}},
+    )
     assert len(told.prompts("synthesis")[0]["sub_answers"]) == answered
 
 
 @every_telling
 @pytest.mark.parametrize(
     ("said", "shown"),
-    [(ModelError("refused"), None), (["Overview: ", "he ", ModelError("refused")], "Overview: he")],
+    [
+        (ModelError("refused"), None),
+        (["Overview: ", "he ", ModelError("refused")], "Overview: he"),
+    ],
     ids=["at once", "in the middle"],
 )
 def test_a_synthesis_that_fails_leaves_the_part_that_rests_on_most_passages(

@@ -60,7 +60,10 @@ async def run_async(retriever: Any, query: Any) -> list[Any]:
 
 FRAMEWORKS = {
     "langchain": Framework(
-        lambda inner, **options: langchain.QueryTransformRetriever(retriever=inner, **options),
+        lambda inner, **options: langchain.QueryTransformRetriever(
+            retriever=inner,
+            **options,
+        ),
         lambda retriever, query: retriever.invoke(query),
         lambda retriever, query: retriever.ainvoke(query),
         lambda retriever, query, **options: retriever.retrieve(query, **options),
@@ -161,7 +164,13 @@ def test_matches_and_pairs_become_documents(framework: Framework, score: float |
     assert framework.read(found[0])[::2] == ("1", {"page": 3})
     pairs = [(it, score or 0.0) for it in framework.documents]
     assert (
-        framework.ids(framework.ask(framework.make(lambda query: pairs), QUESTION))[0] == "health"
+        framework.ids(
+            framework.ask(
+                framework.make(lambda query: pairs),
+                QUESTION,
+            )
+        )[0]
+        == "health"
     )
 
 
@@ -294,7 +303,11 @@ async def test_an_asynchronous_function_is_awaited_and_refused_where_it_cannot_b
         framework.ask(retriever, QUESTION)
 
 
-@pytest.mark.parametrize("error", [ValueError("theirs"), KeyboardInterrupt()], ids=name_type)
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("theirs"), KeyboardInterrupt()],
+    ids=name_type,
+)
 def test_what_the_inner_retriever_raises_passes_through(
     framework: Framework, error: BaseException
 ) -> None:

@@ -175,7 +175,11 @@ async def test_a_chat_generator_that_fails_costs_nothing_but_its_variants(
                 raise replies
             return {"replies": replies}
 
-    retriever = QueryTransformRetriever(CountingRetriever(), config=PATIENT, client=Broken())
+    retriever = QueryTransformRetriever(
+        CountingRetriever(),
+        config=PATIENT,
+        client=Broken(),
+    )
     found = await call(retriever, is_async, QUESTION)
     assert (found["status"], ids(found)[0]) == ("degraded", "health")
     assert found["degradations"][0]["stage"] == "transform.rewrite"
@@ -191,7 +195,10 @@ def test_it_stands_in_a_pipeline_where_the_retriever_stood() -> None:
         builder = PromptBuilder("{{ documents[0].content }}", required_variables="*")
         pipeline.add_component("prompt", builder)
         pipeline.connect("retriever.documents", "prompt.documents")
-        history = [ChatMessage.from_user("Who is Jaco?"), ChatMessage.from_assistant("A dog.")]
+        history = [
+            ChatMessage.from_user("Who is Jaco?"),
+            ChatMessage.from_assistant("A dog."),
+        ]
         inputs = {"retriever": {"query": QUESTION, "history": history}}
         outputs = pipeline.run(inputs)
         assert outputs["prompt"]["prompt"] == TEXTS["health"]
@@ -236,8 +243,15 @@ heard: list[qtm.Retrieval] = []
 FILE = Path(__file__).parents[3] / "config/words.config.json"
 MAKERS: dict[str, Any] = {
     "by words": lambda: QueryTransformRetriever(by_words(), top_k=3, config="words"),
-    "by vectors": lambda: QueryTransformRetriever(with_embedder(), config={"scores": "fused"}),
-    "function": lambda: QueryTransformRetriever(find, top_k=2, config=qtm.Config.load("words")),
+    "by vectors": lambda: QueryTransformRetriever(
+        with_embedder(),
+        config={"scores": "fused"},
+    ),
+    "function": lambda: QueryTransformRetriever(
+        find,
+        top_k=2,
+        config=qtm.Config.load("words"),
+    ),
     "file": lambda: QueryTransformRetriever(find, config=FILE),
     "wrapped": lambda: QueryTransformRetriever(search_wrapped),
     "all": lambda: transforming(by_words(), on_retrieval=note),

@@ -89,7 +89,10 @@ def test_the_inner_one_is_asked_for_more_unless_it_looks_for_variety(
 ) -> None:
     store = CountingStore()
     inner = store.as_retriever(search_type=search_type)
-    found = QueryTransformRetriever(retriever=inner, k=3).invoke(QUESTION, qtm_config="rules")
+    found = QueryTransformRetriever(retriever=inner, k=3).invoke(
+        QUESTION,
+        qtm_config="rules",
+    )
     assert (store.asked, len(found)) == ([(QUESTION, asked)], 3)
 
 
@@ -127,7 +130,11 @@ async def test_it_stands_wherever_a_retriever_does() -> None:
     assert [ids(it) async for it in retriever.astream(QUESTION)] == [plain]
     field = retriever.configurable_fields(k=ConfigurableField(id="k"))
     assert len(field.with_config(configurable={"k": 3}).invoke(QUESTION)) == 3
-    tool = create_retriever_tool(QueryTransformRetriever(retriever=retriever, k=1), "a", "b")
+    tool = create_retriever_tool(
+        QueryTransformRetriever(retriever=retriever, k=1),
+        "a",
+        "b",
+    )
     assert tool.invoke({"query": QUESTION}) == TEXTS["health"]
     assert await tool.ainvoke({"query": QUESTION}) == TEXTS["health"]
 

@@ -43,8 +43,18 @@ PATIENT = {
 }
 INDEX = make_index()
 NODES = scored()
-PICTURES = [NodeWithScore(node=ImageNode(image_path=f"{n}.png"), score=0.5) for n in range(3)]
-both_ways = pytest.mark.parametrize("is_async", [False, True], ids=["retrieve", "aretrieve"])
+PICTURES = [
+    NodeWithScore(
+        node=ImageNode(image_path=f"{n}.png"),
+        score=0.5,
+    )
+    for n in range(3)
+]
+both_ways = pytest.mark.parametrize(
+    "is_async",
+    [False, True],
+    ids=["retrieve", "aretrieve"],
+)
 
 
 def ids(nodes: list[NodeWithScore]) -> list[str]:
@@ -153,7 +163,12 @@ def test_objects_behind_the_nodes_are_asked_as_often_as_without_us() -> None:
             return super()._retrieve(query_bundle)
 
     objects = [
-        IndexNode(text=text, index_id=id_, obj=Child(NODES[:3])) for id_, text in TEXTS.items()
+        IndexNode(
+            text=text,
+            index_id=id_,
+            obj=Child(NODES[:3]),
+        )
+        for id_, text in TEXTS.items()
     ]
     inner = make_index(objects=objects).as_retriever(similarity_top_k=4)
     plain = inner.retrieve(QUESTION)
@@ -168,7 +183,12 @@ async def test_a_bundles_own_vector_is_searched_and_variants_have_theirs(is_asyn
     store = CountingStore()
     bundle = QueryBundle(QUESTION, embedding=embed("dogs bark"))
     await found_by(transforming(make_index(store)), bundle, is_async)
-    assert sorted(map(str, store.vectors)) == sorted(map(str, [embed("dogs bark"), embed(REWRITE)]))
+    assert sorted(map(str, store.vectors)) == sorted(
+        map(
+            str,
+            [embed("dogs bark"), embed(REWRITE)],
+        )
+    )
     assert bundle == QueryBundle(QUESTION, embedding=embed("dogs bark"))
 
 
@@ -263,7 +283,10 @@ async def test_nodes_that_hold_the_keywords_come_first_as_the_rules_tier_has_the
     assert ids((await engine.aquery(QUESTION)).source_nodes) == ours
 
 
-text_nodes = st.builds(TextNode, text=st.text(max_size=40) | st.sampled_from(list(TEXTS.values())))
+text_nodes = st.builds(
+    TextNode,
+    text=st.text(max_size=40) | st.sampled_from(list(TEXTS.values())),
+)
 any_nodes = st.builds(NodeWithScore, node=text_nodes, score=st.none() | st.floats(-2, 2))
 
 
@@ -284,7 +307,10 @@ def test_without_a_question_or_a_text_nodes_stay_as_they_are() -> None:
 
 
 def test_it_is_saved_and_pickled_as_its_fields() -> None:
-    processor = KeywordEvidencePostprocessor(top_n=3, config={"keywordEvidence": {"weight": 0.2}})
+    processor = KeywordEvidencePostprocessor(
+        top_n=3,
+        config={"keywordEvidence": {"weight": 0.2}},
+    )
     saved = KeywordEvidencePostprocessor.from_dict(json.loads(processor.to_json()))
     for again in (saved, pickle.loads(pickle.dumps(processor)), copy.deepcopy(processor)):
         assert (again.top_n, again.config) == (3, processor.config)

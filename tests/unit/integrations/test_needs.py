@@ -24,7 +24,11 @@ def test_what_is_too_old_is_refused_with_the_version_that_is_needed() -> None:
 
 @pytest.mark.parametrize(
     ("framework", "adapter"),
-    [("langchain_core", "langchain"), ("llama_index", "llamaindex"), ("haystack", "haystack")],
+    [
+        ("langchain_core", "langchain"),
+        ("llama_index", "llamaindex"),
+        ("haystack", "haystack"),
+    ],
 )
 def test_an_adapter_without_its_framework_says_so_when_it_is_imported(
     framework: str, adapter: str, monkeypatch: pytest.MonkeyPatch

@@ -230,7 +230,13 @@ async def test_a_stream_closed_in_another_task_or_thrown_away_leaves_nothing(
 
 @pytest.mark.parametrize(
     ("value", "is_captured"),
-    [("", False), ("false", False), ("EVENT_ONLY", False), ("true", True), (" SPAN_ONLY", True)],
+    [
+        ("", False),
+        ("false", False),
+        ("EVENT_ONLY", False),
+        ("true", True),
+        (" SPAN_ONLY", True),
+    ],
 )
 def test_the_usual_variable_alone_puts_content_into_spans_and_never_into_metrics(
     value: str, is_captured: bool, monkeypatch: pytest.MonkeyPatch
@@ -271,7 +277,14 @@ def test_spans_are_named_and_attributed_by_the_conventions() -> None:
     telemetry = Telemetry(provider_name="openai", data_source_id="guides")
     config = {**REWRITE, "escalation": {"mode": "always"}}
     text = json.dumps(REPLIES["rewrite"])
-    reply = Reply(text, input_tokens=30, output_tokens=9, cost_usd=0.25, model="m-1", id="c-7")
+    reply = Reply(
+        text,
+        input_tokens=30,
+        output_tokens=9,
+        cost_usd=0.25,
+        model="m-1",
+        id="c-7",
+    )
     found = telemetry.wrap(plain, config, client=Billing(reply)).retrieve(QUERY, top_k=3)
     whole, chat = telemetry.span("retrieval guides"), telemetry.span("chat small")
     assert (whole.kind, whole.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
@@ -366,7 +379,12 @@ def test_metrics_tell_what_went_wrong_by_stage_and_reason(telemetry: Telemetry) 
 
 
 def test_an_answers_calls_and_degradations_are_counted_once(telemetry: Telemetry) -> None:
-    reply = Reply("Jaco is healthy [1] [9].", input_tokens=30, output_tokens=9, cost_usd=0.5)
+    reply = Reply(
+        "Jaco is healthy [1] [9].",
+        input_tokens=30,
+        output_tokens=9,
+        cost_usd=0.5,
+    )
     answer = telemetry.wrap(plain, ANSWER, client=Billing(reply)).answer(QUERY)
     assert [it.reason for it in answer.degradations] == ["invented"]
     told = [attributes(telemetry.span(it)) for it in ("retrieval", "chat small")]

@@ -20,7 +20,14 @@ from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, format_
 from qtmiddleware.tools.tokens import count_tokens
 from tests.support.retrieval_world import scripted
 
-ROWS = [{"id": str(it), "score": 1.0 - it / 10, "text": f"Passage {it}."} for it in range(8)]
+ROWS = [
+    {
+        "id": str(it),
+        "score": 1.0 - it / 10,
+        "text": f"Passage {it}.",
+    }
+    for it in range(8)
+]
 
 
 def ask(rows: Any = ROWS, /, **arguments: Any) -> dict[str, Any]:
@@ -38,7 +45,14 @@ def ids(found: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("effort", "calls", "searches"),
-    [("minimal", 0, 1), ('"LOW"', 1, 1), ("medium", 1, 2), ("high", 1, 4), ("", 0, 1), (7, 0, 1)],
+    [
+        ("minimal", 0, 1),
+        ('"LOW"', 1, 1),
+        ("medium", 1, 2),
+        ("high", 1, 4),
+        ("", 0, 1),
+        (7, 0, 1),
+    ],
 )
 def test_effort_decides_about_model_and_searches_and_arguments_reach_the_function(
     effort: Any, calls: int, searches: int
@@ -53,7 +67,13 @@ def test_effort_decides_about_model_and_searches_and_arguments_reach_the_functio
 
     tool = search.as_tool(arguments={"namespace": "docs"})
     assert tool.efforts == ("minimal", "low", "medium", "high")
-    found = json.loads(tool.run("Does Jaco have any health concerns?", top_k=2, effort=effort))
+    found = json.loads(
+        tool.run(
+            "Does Jaco have any health concerns?",
+            top_k=2,
+            effort=effort,
+        )
+    )
     assert ids(found) == ["0", "1"]
     assert (len(model.prompts), {it for _, it in asked}) == (calls, {"docs"})
     assert len(asked) >= searches
@@ -92,7 +112,11 @@ async def test_an_argument_that_there_is_none_of_is_named_and_takes_nothing_away
 
 
 def test_both_callables_carry_what_frameworks_read() -> None:
-    tool = qtm.middleware(lambda query: ROWS).as_tool(name="find", collection="the docs", about="A")
+    tool = qtm.middleware(lambda query: ROWS).as_tool(
+        name="find",
+        collection="the docs",
+        about="A",
+    )
     for made in (tool.run, tool.arun):
         assert (made.__name__, made.__doc__) == ("find", tool.description)
         assert list(inspect.signature(made).parameters) == list(tool.input_schema["properties"])
@@ -135,7 +159,12 @@ class Unprintable(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [ConnectionError("https://a.example?api_key=SECRET"), Unprintable(), SystemExit(3)]
+    "error",
+    [
+        ConnectionError("https://a.example?api_key=SECRET"),
+        Unprintable(),
+        SystemExit(3),
+    ],
 )
 def test_of_what_the_function_raises_the_agent_gets_the_kind(
     error: BaseException, caplog: pytest.LogCaptureFixture
@@ -171,7 +200,11 @@ row = {"id": st.text(max_size=20), "text": texts, "metadata": st.just({"title": 
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.fixed_dictionaries(row), max_size=12), texts, st.integers(LEAST_TOKENS, 3_000))
+@given(
+    st.lists(st.fixed_dictionaries(row), max_size=12),
+    texts,
+    st.integers(LEAST_TOKENS, 3_000),
+)
 def test_the_budget_is_kept_whatever_was_found(rows: list[Any], text: str, tokens: int) -> None:
     written = qtm.middleware(lambda query: rows).as_tool().run("why?", max_tokens=tokens)
     document = build_text_result({"note": "A note."}, text, tokens)
@@ -188,8 +221,17 @@ def test_short_passages_leave_their_share_to_long_ones() -> None:
 
 
 def test_passages_that_do_not_fit_are_left_out_and_counted() -> None:
-    found = ask([{"id": str(it), "text": LONG} for it in range(30)], top_k=30, max_tokens=400)
-    left = int(re.search(r"(\d+) passages left out", found["cut"])[1])  # type: ignore[index]
+    found = ask(
+        [{"id": str(it), "text": LONG} for it in range(30)],
+        top_k=30,
+        max_tokens=400,
+    )
+    left = int(
+        re.search(
+            r"(\d+) passages left out",
+            found["cut"],
+        )[1]
+    )  # type: ignore[index]
     assert ids(found) == [str(it) for it in range(30 - left)]
 
 

@@ -26,7 +26,10 @@ REPLIES: Final[list[tuple[str, str, dict[str, object] | str]]] = json.loads(
 
 
 def searched(mode: str, text: str) -> dict[str, object] | str:
-    prompt = build_prompts(Settings(transformation_type=mode), QUERY)[0]  # type: ignore[arg-type]
+    prompt = build_prompts(
+        Settings(transformation_type=mode),
+        QUERY,
+    )[0]  # type: ignore[arg-type]
     try:
         found = parse_transformation(prompt, Reply(text))
     except ModelError as error:

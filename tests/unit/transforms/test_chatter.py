@@ -42,7 +42,10 @@ MODES = {**QUESTIONS, "keywords": "keywords", "hyde": "hyde"}
 def prompt(mode: str, query: str) -> Prompt:
     if mode == "standalone":
         return build_standalone_prompt(Settings(), query, HISTORY)
-    return build_prompts(Settings(transformation_type=mode), query)[0]  # type: ignore[arg-type]
+    return build_prompts(
+        Settings(transformation_type=mode),
+        query,
+    )[0]  # type: ignore[arg-type]
 
 
 def searched(mode: str, query: str, text: str, *, is_plain: bool = False) -> str | None:
@@ -59,7 +62,16 @@ def searched(mode: str, query: str, text: str, *, is_plain: bool = False) -> str
 
 def share_dropped(mode: str, *tables: str, is_plain: bool = False) -> float:
     texts = [(code, it) for table in tables for code, rows in CHATTER[table].items() for it in rows]
-    kept = [text for code, text in texts if searched(mode, QUERIES[code], text, is_plain=is_plain)]
+    kept = [
+        text
+        for code, text in texts
+        if searched(
+            mode,
+            QUERIES[code],
+            text,
+            is_plain=is_plain,
+        )
+    ]
     return 1 - len(kept) / len(texts)
 
 

@@ -24,7 +24,11 @@ TABLES = json.loads(Path(__file__).with_name("guard.json").read_text(encoding="u
 
 
 def guarded(query: str, required_spans: Spans, **held: Any) -> Transformation:
-    return guard_transformation(Transformation(**held), query=query, required_spans=required_spans)
+    return guard_transformation(
+        Transformation(**held),
+        query=query,
+        required_spans=required_spans,
+    )
 
 
 def spans_of(query: str) -> Spans:
@@ -102,7 +106,12 @@ def test_sub_queries_hold_the_spans_together() -> None:
 @pytest.mark.parametrize("text", ["nope", "the weather in Rome", "what to do about it"])
 def test_a_text_without_a_word_of_the_question_does_not_get_its_names(text: str) -> None:
     query, spans = "Does Jaco have any health concerns?", [("name", "Jaco")]
-    held = {"rewrite": text, "standalone": text, "paraphrases": (text,), "sub_queries": (text,)}
+    held = {
+        "rewrite": text,
+        "standalone": text,
+        "paraphrases": (text,),
+        "sub_queries": (text,),
+    }
     found = guarded(query, spans, **held)
     assert found.is_empty
     assert dict(found.notes) == dict.fromkeys(held, "dropped: name 5:9")
@@ -140,9 +149,16 @@ def test_key_terms_of_another_script_stay_beside_those_of_the_query(terms: Any, 
     assert found.notes == (() if stay else (("keywords", "language_mismatch"),))
 
 
-LETTERS = st.text(st.characters(categories=["L"], max_codepoint=0x24F), min_size=1, max_size=8)
+LETTERS = st.text(
+    st.characters(categories=["L"], max_codepoint=0x24F),
+    min_size=1,
+    max_size=8,
+)
 SPANS = st.lists(
-    st.tuples(st.just("identifier"), st.from_regex(r"[A-Z]{1,3}[-_]?[0-9]{2,5}", fullmatch=True))
+    st.tuples(
+        st.just("identifier"),
+        st.from_regex(r"[A-Z]{1,3}[-_]?[0-9]{2,5}", fullmatch=True),
+    )
     | st.tuples(st.just("quote"), LETTERS.map('"{}"'.format)),
     max_size=4,
 )
@@ -183,7 +199,10 @@ def test_good_replies_pass_as_they_are() -> None:
             history = tuple(Message(**turn) for turn in turns)
             fields = {key: value for key, value in record.items() if key != "query" and value}
             (prompt,) = build_prompts(settings, query, history)
-            found = parse_transformation(prompt, Reply(json.dumps(fields, ensure_ascii=False)))
+            found = parse_transformation(
+                prompt,
+                Reply(json.dumps(fields, ensure_ascii=False)),
+            )
             kept = guard_transformation(found, query=query, required_spans=spans_of(query))
             total += 1
             changed += any(getattr(kept, it) != record[it] for it in ("rewrite", "step_back"))

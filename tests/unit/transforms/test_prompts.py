@@ -39,7 +39,11 @@ def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [Message("user", "  "), Message("system", "Be helpful."), Message("user", " And now? ")],
+    [
+        Message("user", "  "),
+        Message("system", "Be helpful."),
+        Message("user", " And now? "),
+    ],
     ids=["blank", "system", "the query itself"],
 )
 def test_a_history_that_says_nothing_costs_nothing(message: Message) -> None:

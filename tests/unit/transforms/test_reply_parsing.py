@@ -46,7 +46,11 @@ SENTENCES = st.lists(SENTENCE, min_size=6, max_size=6, unique_by=str.casefold)
 
 
 def prompt(mode: str, query: str = "What is Acme?", history: Any = ()) -> Prompt:
-    return build_prompts(Settings(transformation_type=mode), query, history)[0]  # type: ignore[arg-type]
+    return build_prompts(
+        Settings(transformation_type=mode),
+        query,
+        history,
+    )[0]  # type: ignore[arg-type]
 
 
 def read(one: Prompt, reply: Any, **more: Any) -> Transformation | str:
@@ -172,7 +176,10 @@ def test_a_blob_is_no_query(text: Any, reason: str) -> None:
 @pytest.mark.parametrize(("characters", "stays"), [(100, True), (101, False)])
 def test_a_key_term_has_at_most_a_hundred_characters(characters: int, stays: bool) -> None:
     one, term = prompt("keywords"), "Acme".ljust(characters, "x")
-    found = parse_transformation(one, Reply(json.dumps({"keywords": ["Acme revenue", term]})))
+    found = parse_transformation(
+        one,
+        Reply(json.dumps({"keywords": ["Acme revenue", term]})),
+    )
     assert (term in found.keywords) is stays
     assert (("keywords", "dropped: too long for a keyword") in found.notes) is not stays
     assert is_within_limits(Transformation(keywords=(term,)), one.fields) is stays
@@ -221,7 +228,12 @@ def test_a_text_that_cannot_be_searched_is_noted_with_the_rule(
 def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
     parts = [
         Transformation(rewrite="r", sub_queries=("a?", "b"), notes=(("x", "y"),)),
-        Transformation(rewrite="other", step_back="s", sub_queries=("A", "c"), notes=(("x", "y"),)),
+        Transformation(
+            rewrite="other",
+            step_back="s",
+            sub_queries=("A", "c"),
+            notes=(("x", "y"),),
+        ),
     ]
     assert merge_transformations(parts) == Transformation(
         rewrite="r", step_back="s", sub_queries=("a?", "b", "c"), notes=(("x", "y"),)
@@ -246,4 +258,9 @@ def test_the_numbers_of_a_list_are_not_searched_whatever_way_they_are_emphasised
     numbered = [numbering.format(place) + text for place, text in enumerate(items, 1)]
     reply = {"paraphrases": numbered} if is_json else "\n".join(numbered)
     assert texts(read(prompt("multi_query"), reply)) == {"paraphrases": items[:3]}
-    assert texts(read(prompt("rewrite"), {"rewrite": numbered[0]})) == {"rewrite": [items[0]]}
+    assert texts(
+        read(
+            prompt("rewrite"),
+            {"rewrite": numbered[0]},
+        )
+    ) == {"rewrite": [items[0]]}
