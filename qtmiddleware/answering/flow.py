@@ -233,7 +233,8 @@ class AnswerFlow:
         if len(questions) < 2:
             return None
         began = perf_counter()
-        searches = [partial(retrieve, self._make_part_call(it), services) for it in questions]
+        calls = map(self._make_part_call, questions)
+        searches = [partial(retrieve, call, services) for call in calls]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
         found = await services.gather(searches, deadline)
         parts = [
@@ -260,7 +261,13 @@ class AnswerFlow:
             # The citations of all parts are numbered through.
             reader = AnswerReader(part.passages.matches, offset=len(passages.matches))
             reader.feed(part.answer.text, is_last=True)
-            answers.append(replace(part.answer, text=reader.text, citations=reader.citations))
+            answers.append(
+                replace(
+                    part.answer,
+                    text=reader.text,
+                    citations=reader.citations,
+                )
+            )
             passages = PromptPassages(
                 passages.matches + part.passages.matches, passages.entries + part.passages.entries
             )
@@ -300,7 +307,10 @@ class AnswerFlow:
         known = self._degradations
         known.extend(problem for problem in retrieval.degradations if problem not in known)
         matches = retrieval.matches[: self._settings.fusion.sub_query_top_k]
-        return _Part(nothing, select_passages(matches, self._settings.answer.context_chars))
+        return _Part(
+            nothing,
+            select_passages(matches, self._settings.answer.context_chars),
+        )
 
     async def _ask_part(self, part: _Part, deadline: Deadline, services: Services) -> Reply:
         prompt = SUB_ANSWER.build_prompt(
@@ -315,7 +325,13 @@ class AnswerFlow:
         if outcome.has_succeeded:
             reader.feed(outcome.get().text, is_last=True)
         reason = "" if reader.is_answered else "no_answer"
-        if error := self._record_reply("sub_answer", "sub_answers", outcome, reader, trace):
+        if error := self._record_reply(
+            "sub_answer",
+            "sub_answers",
+            outcome,
+            reader,
+            trace,
+        ):
             self._first_error = self._first_error or error
             self._degrade("sub_answers", error.reason, str(error))
             reason = error.reason

@@ -38,9 +38,19 @@ class Anchors:
         The new prompt's version contains today's date. The version is part of the cache key, so
         the cache never returns a reply from yesterday.
         """
-        user = format_json_message({"dates": self._format_dates(), **json.loads(prompt.user)})
+        user = format_json_message(
+            {
+                "dates": self._format_dates(),
+                **json.loads(prompt.user),
+            }
+        )
         version = f"{prompt.version}@{self.today}"
-        return replace(prompt, version=version, system=f"{prompt.system}\n\n{_RULE}", user=user)
+        return replace(
+            prompt,
+            version=version,
+            system=f"{prompt.system}\n\n{_RULE}",
+            user=user,
+        )
 
     def _format_dates(self) -> dict[str, str]:
         """Return texts that say which dates "today", "last week" and so on stand for."""

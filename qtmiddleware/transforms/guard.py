@@ -62,7 +62,14 @@ def guard_transformation(
     spans = [(kind, span) for kind, span in dict.fromkeys(required_spans) if span.strip()]
     # A dict, because it keeps the order of the notes and drops duplicates.
     notes = dict.fromkeys(transformation.notes)
-    guard = _Guard(query, f"{query} {conversation}", spans, may_be_english, glossary, notes)
+    guard = _Guard(
+        query,
+        f"{query} {conversation}",
+        spans,
+        may_be_english,
+        glossary,
+        notes,
+    )
     texts_by_field = {
         name: guard.check_field(row, transformation.texts(name))
         for name, row in TEXT_FIELDS.items()

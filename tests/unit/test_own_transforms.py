@@ -80,7 +80,11 @@ def test_one_field_has_the_description_and_the_rules_of_the_built_in_prompt(fiel
 
 def test_several_fields_are_asked_for_in_the_order_they_are_searched() -> None:
     settings = load(choose(define("stepBack", "hyde", "rewrite")))
-    (prompt,) = build_prompts(settings, "why?", (Message("user", "Who founded Acme?"),))
+    (prompt,) = build_prompts(
+        settings,
+        "why?",
+        (Message("user", "Who founded Acme?"),),
+    )
     assert [it.name for it in prompt.fields] == [
         "standalone",
         "rewrite",

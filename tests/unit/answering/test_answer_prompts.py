@@ -15,9 +15,16 @@ from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.types import Match
 
 
-@pytest.mark.parametrize("task", [ANSWER, SUB_ANSWER, SYNTHESIS], ids=lambda it: it.mode)
+@pytest.mark.parametrize(
+    "task",
+    [ANSWER, SUB_ANSWER, SYNTHESIS],
+    ids=lambda it: it.mode,
+)
 def test_own_instructions_take_the_place_of_ours_but_not_of_the_rules(task: Task) -> None:
-    own = replace(Settings(), llm=LlmSettings(prompts={task.mode: "Answer in rhymes."}))
+    own = replace(
+        Settings(),
+        llm=LlmSettings(prompts={task.mode: "Answer in rhymes."}),
+    )
     prompt = task.build_prompt(own, "Is Jaco fit?", (), {})
     assert prompt.system.startswith("Answer in rhymes.")
     assert task.instruction not in prompt.system

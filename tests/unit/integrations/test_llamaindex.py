@@ -63,7 +63,11 @@ def ids(nodes: list[NodeWithScore]) -> list[str]:
 
 def transforming(inner: Any, **options: Any) -> QueryTransformRetriever:
     model = ScriptedModel({"standalone": "Is Jaco healthy?", "rewrite": REWRITE})
-    return QueryTransformRetriever(inner, config=PATIENT, **{"client": model, **options})
+    return QueryTransformRetriever(
+        inner,
+        config=PATIENT,
+        **{"client": model, **options},
+    )
 
 
 class Plain(BaseRetriever):
@@ -87,12 +91,29 @@ async def found_by(retriever: BaseRetriever, query: Any, is_async: bool) -> list
 @both_ways
 async def test_an_index_and_a_bundle_are_taken_as_well(is_async: bool) -> None:
     retriever = QueryTransformRetriever(INDEX, similarity_top_k=4)
-    assert ids(await found_by(retriever, QueryBundle(QUESTION), is_async))[0] == "health"
+    assert (
+        ids(
+            await found_by(
+                retriever,
+                QueryBundle(QUESTION),
+                is_async,
+            )
+        )[0]
+        == "health"
+    )
 
 
 @pytest.mark.parametrize("mode", ["scored", "node", "pair", "row"])
 def test_nodes_and_scores_are_the_functions_own(mode: str) -> None:
-    rows = [{"id": it.node_id, "score": it.score, "text": it.text, "n": 1} for it in NODES]
+    rows = [
+        {
+            "id": it.node_id,
+            "score": it.score,
+            "text": it.text,
+            "n": 1,
+        }
+        for it in NODES
+    ]
     shapes: dict[str, Any] = {
         "scored": NODES,
         "node": [it.node for it in NODES],
@@ -287,7 +308,11 @@ text_nodes = st.builds(
     TextNode,
     text=st.text(max_size=40) | st.sampled_from(list(TEXTS.values())),
 )
-any_nodes = st.builds(NodeWithScore, node=text_nodes, score=st.none() | st.floats(-2, 2))
+any_nodes = st.builds(
+    NodeWithScore,
+    node=text_nodes,
+    score=st.none() | st.floats(-2, 2),
+)
 
 
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")

@@ -115,7 +115,16 @@ def test_a_passage_may_speak_of_i_and_we_and_you_as_a_help_page_does(
         with subtests.test(text):
             assert searched("hyde", query, text) == text
             is_like_an_answer = has_common_word(text, query) or len(text.split()) > 14
-            assert not is_like_an_answer or searched("hyde", query, text, is_plain=True) == text
+            assert (
+                not is_like_an_answer
+                or searched(
+                    "hyde",
+                    query,
+                    text,
+                    is_plain=True,
+                )
+                == text
+            )
 
 
 @pytest.mark.parametrize(("text", "expected"), CHATTER["lead_ins"])

@@ -96,14 +96,26 @@ def test_a_text_that_lost_more_than_half_of_the_spans_is_dropped() -> None:
 
 
 def test_sub_queries_hold_the_spans_together() -> None:
-    spans = [("name", "Acme"), ("name", "Bolt"), ("number", "2023"), ("negation", "not")]
+    spans = [
+        ("name", "Acme"),
+        ("name", "Bolt"),
+        ("number", "2023"),
+        ("negation", "not"),
+    ]
     texts = ("revenue of Acme", "revenue of Bolt in that year did earn")
-    found = guarded("did Acme not earn more than Bolt in 2023", spans, sub_queries=texts)
+    found = guarded(
+        "did Acme not earn more than Bolt in 2023",
+        spans,
+        sub_queries=texts,
+    )
     assert found.sub_queries == ("revenue of Acme", "revenue of Bolt in that year did earn (2023)")
     assert found.notes == (("sub_queries", "repaired: number 36:40"),)
 
 
-@pytest.mark.parametrize("text", ["nope", "the weather in Rome", "what to do about it"])
+@pytest.mark.parametrize(
+    "text",
+    ["nope", "the weather in Rome", "what to do about it"],
+)
 def test_a_text_without_a_word_of_the_question_does_not_get_its_names(text: str) -> None:
     query, spans = "Does Jaco have any health concerns?", [("name", "Jaco")]
     held = {
@@ -193,7 +205,10 @@ def test_good_replies_pass_as_they_are() -> None:
     for questions, recordings in RECORDED:
         rows = map(json.loads, questions.read_text(encoding="utf-8").splitlines())
         by_id = {row["_id"]: row for row in rows}
-        for record in map(json.loads, recordings.read_text(encoding="utf-8").splitlines()):
+        for record in map(
+            json.loads,
+            recordings.read_text(encoding="utf-8").splitlines(),
+        ):
             row = by_id[record.pop("_id")]
             query, turns = row["text"], row.get("metadata", {}).get("history", ())
             history = tuple(Message(**turn) for turn in turns)
@@ -203,7 +218,11 @@ def test_good_replies_pass_as_they_are() -> None:
                 prompt,
                 Reply(json.dumps(fields, ensure_ascii=False)),
             )
-            kept = guard_transformation(found, query=query, required_spans=spans_of(query))
+            kept = guard_transformation(
+                found,
+                query=query,
+                required_spans=spans_of(query),
+            )
             total += 1
             changed += any(getattr(kept, it) != record[it] for it in ("rewrite", "step_back"))
             assert kept.hyde == record["hyde"]

@@ -30,7 +30,13 @@ def prompt(mode: str, query: str = "q", history: Any = (), **options: Any) -> Pr
 
 
 def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
-    history = [Message("user" if i % 2 else "assistant", f"message {i}") for i in range(10)]
+    history = [
+        Message(
+            "user" if i % 2 else "assistant",
+            f"message {i}",
+        )
+        for i in range(10)
+    ]
     kept = prompt("rewrite", "q", history, history_messages=3).history
     assert [turn.content for turn in kept] == ["message 7", "message 8", "message 9"]
     (long,) = prompt("rewrite", "q", (Message("user", "x" * 5_000),)).history
