@@ -98,6 +98,7 @@ def test_thoughts_at_the_beginning_are_no_part_of_the_answer(written: str, left:
         ("`a` is fit [2]", "`a` is fit [2]", 0),
         ("a stray ` and\nnext line [2]", "a stray ` and\nnext line [2]", 0),
         ("````\n```\n````\nfit [2]", "````\n```\n````\nfit [2]", 0),
+        ("```\nx\n````\nfit [2]", "```\nx\n````\nfit [2]", 0),
     ],
 )
 def test_every_way_to_write_a_citation_becomes_one_mark_per_passage(

@@ -151,9 +151,10 @@ def test_how_many_parts_are_enough_is_a_setting(least: int, answered: int) -> No
     told = put_together(
         telling,
         sub_answer=said,
-        settings={"fusion": {"minSuccesses": least}},
+        settings={"fusion": {"minSuccesses": least, "subQueryTopK": 2}},
     )
     assert len(told.prompts("synthesis")[0]["sub_answers"]) == answered
+    assert len(told.answer.matches) == 2 * answered
 
 
 @every_telling

@@ -311,3 +311,9 @@ def test_a_weak_result_among_many_good_ones_is_said_to_be_one() -> None:
 def test_a_passage_without_text_shows_its_metadata() -> None:
     (shown,) = ask([{"id": "a", "score": 1.0, "metadata": {"page": 3}}])["results"]
     assert json.loads(shown["text"]) == {"page": 3}
+
+
+def test_a_score_is_the_rerankers_if_there_is_one() -> None:
+    options = {"config": {"rerank": {"enabled": True}}, "reranker": lambda query, texts: [7.0] * 8}
+    tool = qtm.middleware(**options)(lambda query: ROWS).as_tool()
+    assert json.loads(tool.run("why?"))["results"][0]["score"] == 7.0
