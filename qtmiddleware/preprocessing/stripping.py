@@ -69,32 +69,34 @@ class Words:
         )
 
     def is_before_name(self, index: int) -> bool:
-        """Return whether the token at *index* is a title or an initial: "Dr. May Wong".
+        """Return whether the token at *index* is a title or an initial before a name: "Dr. May".
 
-        A full stop and a capitalised word must follow. A capitalised stop word may also begin a
-        sentence. It is a name after a title if it is also a name (May), or if another capitalised
-        word follows that is no stop word.
+        Its full stop then ends no sentence. A capitalised stop word after the full stop usually
+        begins a sentence ("Ask the Dr. What ..."). It is a name if it follows a title and is known
+        as a name, too (May), or if another capitalised word follows ("J. Will Smith").
         """
         token, lexicon = self.tokens[index], self.lexicon
         is_initial = len(token.text) == 1 and token.text.isupper() and token.text != "I"
-        if not (
-            self.text.startswith(".", token.end)
-            and (is_initial or token.folded_text in lexicon.titles)
+        is_title = token.folded_text in lexicon.titles
+        following = self.tokens[index + 1 : index + 3]
+        if (
+            not (is_initial or is_title)
+            or not self.text.startswith(".", token.end)
+            or not following
+            or not is_capitalised(following[0])
         ):
             return False
-        following = [*self.tokens[index + 1 : index + 3], None, None][:2]
-        name, after = following
-        if name is None or not is_capitalised(name):
-            return False
+        name = following[0]
         if name.folded_text not in lexicon.stop:
             return True
+        # "May" also follows an initial that ends a sentence: "... vitamin C. May I ...".
         if name.folded_text in lexicon.homographs and not is_initial:
             return True
         return (
-            after is not None
-            and is_capitalised(after)
+            len(following) > 1
             and not name.is_before_punctuation
-            and after.folded_text not in lexicon.stop
+            and is_capitalised(following[1])
+            and following[1].folded_text not in lexicon.stop
         )
 
 

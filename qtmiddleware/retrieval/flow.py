@@ -448,12 +448,12 @@ class _Flow:
 
     async def _call_function_unchanged(self) -> Retrieval:
         """Call the wrapped function exactly as the caller did, and return its result."""
-        problem = self.call.problem
-        query, began = self.call.original, perf_counter()
-        # A text is still embedded for a function that takes vectors. Anything else goes to the
-        # function as it is.
-        is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
-        self._original_search = Search(query if is_text else None, None)
+        problem, query = self.call.problem, self.call.original
+        # A search without a text repeats the caller's call. With one, a function that takes
+        # vectors gets the text's vector. If the call names no query, the text is a default of ours.
+        is_text = isinstance(query, str) and not (problem and problem.reason == "missing")
+        self._original_search = Search(query if is_text else None)
+        began = perf_counter()
         response = await self._perform_search(self._original_search)
         self._record_original_search(began, perf_counter() - began, None)
         return self._build_unchanged_retrieval(response, is_text=is_text)

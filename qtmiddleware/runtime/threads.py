@@ -65,14 +65,32 @@ class Bulkhead:
     def start(self, task: Callable[[], None]) -> None:
         """Start *task* in a thread. Raise `ModelError` ``overloaded`` if no thread is free."""
         with self._lock:
-            has_room = self.in_use < self.limit
-            self.in_use += has_room
-            if has_room and self._idle and not sys.is_finalizing():
-                # Under the lock, so that Ctrl-C leaves no thread that waits for a task for ever.
-                self._idle.pop().put(task)
-                return
-        if not has_room:
+            is_full = self.in_use >= self.limit
+            if not is_full:
+                self.in_use += 1
+                if self._idle and not sys.is_finalizing():
+                    # Under the lock, so that Ctrl-C leaves no thread that waits for ever.
+                    self._idle.pop().put(task)
+                    return
+        if is_full:
             raise self._record_refusal()
+        if self._start_thread(task):
+            return
+        with self._lock:
+            self.in_use -= 1
+        is_ending = sys.is_finalizing() or not threading.main_thread().is_alive()
+        if is_ending or self.limit == sys.maxsize:
+            # An original search must be answered, and at the end of the process nobody else runs.
+            task()
+        else:
+            # Not performed here, because this may be the thread of an event loop.
+            raise self._record_refusal()
+
+    def _start_thread(self, task: Callable[[], None]) -> bool:
+        """Start *task* in a new thread; return whether the system had one left."""
+        # While the interpreter ends, a thread may start but never run.
+        if sys.is_finalizing():
+            return False
         # In a queue, because a thread keeps its arguments as long as it lives.
         tasks: Tasks = queue.SimpleQueue()
         tasks.put(task)
@@ -80,24 +98,16 @@ class Bulkhead:
             target=self._perform_tasks, args=(tasks,), name="qtmiddleware", daemon=True
         )
         try:
-            # While the interpreter ends, a thread may start but never run.
-            if sys.is_finalizing():
-                raise RuntimeError
             thread.start()
         except RuntimeError:
-            with self._lock:
-                self.in_use -= 1
-            is_ending = sys.is_finalizing() or not threading.main_thread().is_alive()
-            if self.limit < sys.maxsize and not is_ending:
-                # Not performed here, because this may be the thread of an event loop.
-                raise self._record_refusal() from None
-            task()
+            return False
         except BaseException:
             # Ctrl-C may come before the thread is started; afterwards the thread counts itself.
             if thread.ident is None:
                 with self._lock:
                     self.in_use -= 1
             raise
+        return True
 
     def record_abandoned_calls(self, call_count: int) -> None:
         """Count calls that are still running although no caller waits for them any more."""
