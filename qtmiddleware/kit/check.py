@@ -193,6 +193,12 @@ async def acheck(search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return await run.perform(run.search.aretrieve)
 
 
+def describe_error(error: Exception) -> str:
+    """Return the type of *error* and the beginning of its message, without credentials."""
+    words = " ".join(hide_secrets(str(error)).split())[:_MOST_QUOTED]
+    return f"{type(error).__name__}: {words}".removesuffix(": ")
+
+
 def configure_function(function: Any, *layers: Mapping[str, Any] | str, **options: Any) -> Any:
     """Return a copy of the wrapped *function* with the settings in *layers*; the last one wins.
 
@@ -230,18 +236,10 @@ class _CheckRun:
         # Several calls read the history, and an iterator can be read only once.
         if isinstance(history := kwargs.get("history"), Iterator):
             kwargs["history"] = list(history)
-        traceless = {
-            "cache": {"enabled": False},
-            "log": {"path": None},
-            "shadow": None,
-        }
+        traceless = {"cache": {"enabled": False}, "log": {"path": None}, "shadow": None}
         self.recorder = _Recorder()
         self.search = configure_function(
-            search,
-            *filter(None, layers),
-            traceless,
-            observers=[self.recorder],
-            is_quiet=True,
+            search, *filter(None, layers), traceless, observers=[self.recorder], is_quiet=True
         )
         self.middleware = self.search.middleware
         self.settings = self.middleware.settings
@@ -252,7 +250,6 @@ class _CheckRun:
         self.clauses: Sequence[Any] = given if isinstance(given, list | tuple) else ()
         self.argument = clauses.SCORE_BY if self.clauses else search.query_argument
         self.question: Any = ""
-        self.has_text = False
         self.findings: list[Finding] = []
         self.retrieve: Callable[..., Awaitable[Retrieval]]
 
@@ -260,8 +257,9 @@ class _CheckRun:
         """Make the calls with *retrieve*, and return the report."""
         self.retrieve = retrieve
         free = await self._ask(self.questions[0], _FREE)
-        if self._add_call_findings(free) and self._add_passage_findings(free):
-            await self._add_order_findings(free)
+        if self._add_call_findings(free) and self._add_passages_finding(free):
+            has_text = self._add_field_findings(free.rankings[0])
+            await self._add_order_findings(free, has_text=has_text)
             await self._add_model_and_rerank_findings(free)
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         question, is_text = self.question, isinstance(self.question, str)
@@ -286,12 +284,7 @@ class _CheckRun:
             return error
 
     def _add(
-        self,
-        state: CheckState,
-        subject: str,
-        text: str,
-        fix: str = "",
-        **values: Any,
+        self, state: CheckState, subject: str, text: str, fix: str = "", **values: Any
     ) -> None:
         self.findings.append(Finding(subject, state, text, fix, values))
 
@@ -299,93 +292,65 @@ class _CheckRun:
 
     def _add_call_findings(self, free: Any) -> bool:
         """Add findings on the arguments of the call. Return whether the function can be used."""
-        operation, embedding = (
-            self.recorder.find("retrieval"),
-            self.recorder.find("embedding"),
-        )
-        self.question, top_k = (operation.content, operation.top_k) if operation else ("", None)
-        problem = None if isinstance(free, Exception) else _find_problem(free, "query")
+        operation, embedding = self.recorder.find("retrieval"), self.recorder.find("embedding")
+        problem = None
+        if not isinstance(free, Exception):
+            problem = _find_problem(free, "query")
         # A call that failed before its retrieval began says nothing about the question.
-        if operation is not None and (problem := problem or find_query_problem(self.question)):
-            return self._add_query_problem(problem)
+        if operation is not None:
+            self.question = operation.content
+            problem = problem or find_query_problem(self.question)
+        if problem is not None and operation is not None:
+            self._add_query_problem(problem)
+            return False
         if isinstance(free, Exception):
-            return self._add_failed_call(free)
+            self._add_failed_call(free)
+            return False
         where, values = f"`{self.argument}`", {"argument": self.argument}
         if self.clauses:
             kinds = list(dict.fromkeys(map(clauses.read_clause_type, self.clauses)))
             fields = clauses.list_searched_fields(self.clauses)
-            values |= {"clauses": kinds, "fields": fields}
+            values["clauses"] = kinds
             where += f", in the {_quote(kinds, ' and ')} clause"
             where += f" over {_quote(fields)}" if fields else ""
         text = f"passed as text in {where}"
         if embedding is not None and embedding.result:
-            values["dimension"] = size = len(embedding.result[0])
-            text = f"embedded as {size} numbers, passed in {where}"
+            text = f"embedded as {len(embedding.result[0])} numbers, passed in {where}"
         self._add(OK, "query", text, **values)
-        self._add_top_k_finding(top_k)
+        self._add_top_k_finding(None if operation is None else operation.top_k)
         for note in _list_notes(free, "query"):
             warnings = [problem.detail for problem in free.degradations if problem.reason == PAGED]
-            fix = "".join(warnings).partition("; ")[2]
-            self._add(
-                OK,
-                "pages",
-                note,
-                fix,
-                argument=note.split("`")[1],
-                named=not fix,
-            )
+            self._add(OK, "pages", note, "".join(warnings).partition("; ")[2])
         return True
 
     def _add_top_k_finding(self, top_k: int | None) -> None:
-        name, fix = (
-            self.search.top_k_argument or self.search.wrap_options.get("top_k_arg"),
-            "",
-        )
-        text = f"`{name or 'top_k'}`, {top_k} in this call"
-        if top_k is None and name:
-            text = f"`{name}` is not a number"
-        elif top_k is None:
+        name = self.search.top_k_argument or self.search.wrap_options.get("top_k_arg")
+        values = {"argument": name, "value": top_k}
+        if top_k is not None:
+            self._add(OK, "top_k", f"`{name or 'top_k'}`, {top_k} in this call", **values)
+        elif name:
+            self._add(OFF, "top_k", f"`{name}` is not a number", **values)
+        else:
             text = "no parameter sets the number, so qtmiddleware cannot ask for more"
             fix = "if there is such a parameter, name it with top_k_arg="
-        self._add(
-            OFF if top_k is None else OK,
-            "top_k",
-            text,
-            fix,
-            argument=name,
-            value=top_k,
-        )
+            self._add(OFF, "top_k", text, fix, **values)
 
-    def _add_query_problem(self, problem: Degradation) -> bool:
+    def _add_query_problem(self, problem: Degradation) -> None:
         text, _, fix = problem.detail.partition("; ")
         if problem.reason == "not_text":
-            text, fix = (
-                f"`{self.argument}` must be text, not {problem.detail}",
-                _NOT_TEXT,
-            )
+            text, fix = f"`{self.argument}` must be text, not {problem.detail}", _NOT_TEXT
         elif problem.reason in ("blank", "too_long"):
             text = f"the question is {problem.reason.replace('_', ' ')}"
             fix = "ask another question"
-        self._add(
-            PROBLEM,
-            "query",
-            text,
-            fix,
-            argument=self.argument,
-            reason=problem.reason,
-        )
-        return False
+        self._add(PROBLEM, "query", text, fix, argument=self.argument)
 
-    def _add_failed_call(self, error: Exception) -> bool:
-        """Add a finding on *error*, which the function or embed= raised. Return ``False``."""
-        embedding, missing = (
-            self.recorder.find("embedding"),
-            self._list_missing_arguments(),
-        )
-        subject, text = "call", f"the function raised {_describe_error(error)}"
+    def _add_failed_call(self, error: Exception) -> None:
+        """Add a finding on *error*, which the function or embed= raised."""
+        embedding, missing = self.recorder.find("embedding"), self._list_missing_arguments()
+        subject, text = "call", f"the function raised {describe_error(error)}"
         fix = "call the function without qtmiddleware, with the same arguments"
         if embedding is not None and embedding.outcome != "ok":
-            subject, text = "query", f"embed= raised {_describe_error(error)}"
+            subject, text = "query", f"embed= raised {describe_error(error)}"
             fix = "embed= must be a function from a text to its vector"
         elif missing:
             given = [f"{name}={'5' if find_top_k_name([name]) else '...'}" for name in missing]
@@ -395,7 +360,6 @@ class _CheckRun:
         elif embedding is None:
             fix += f"; if it takes a vector, {_EMBED}"
         self._add(PROBLEM, subject, text, fix, missing=missing)
-        return False
 
     def _list_missing_arguments(self) -> list[str]:
         """Return the names of the required arguments that the caller did not pass."""
@@ -415,92 +379,72 @@ class _CheckRun:
 
     # --- the passages -----------------------------------------------------------------------------
 
-    def _add_passage_findings(self, free: Retrieval) -> bool:
-        """Add findings on the passages of *free*. Return whether there are any."""
-        if free.rankings and free.rankings[0].keys:
-            self._describe_ranking(free, free.rankings[0])
-            return True
-        text = "the function returned no passages"
-        fix = "check the namespace, the filter and whether the index holds passages"
-        if failed := _find_problem(free, "middleware"):
-            text, fix = (
-                f"reading the passages raised {failed.detail}",
-                responses.ADVICE,
-            )
-        elif failed := _find_problem(free, "response"):
-            text, fix = (
-                f"no passages were found in {failed.detail}",
-                responses.ADVICE,
-            )
-            try:
-                responses.find_shape(free.response, self.settings.keyword_evidence)
-            except ResponseShapeError as error:
-                text, _, fix = str(error).partition("; ")
-        self._add(PROBLEM, "passages", text, fix)
-        return False
-
-    def _describe_ranking(self, free: Retrieval, ranking: Ranking) -> None:
-        passages, scores, count = (
-            ranking.passages,
-            ranking.scores,
-            len(ranking.passages),
-        )
+    def _add_passages_finding(self, free: Retrieval) -> bool:
+        """Add a finding on the passages of *free*. Return whether there are any."""
+        if not (free.rankings and free.rankings[0].keys):
+            text = "the function returned no passages"
+            fix = "check the namespace, the filter and whether the index holds passages"
+            if failed := _find_problem(free, "middleware"):
+                text, fix = f"reading the passages raised {failed.detail}", responses.ADVICE
+            elif failed := _find_problem(free, "response"):
+                text, fix = f"no passages were found in {failed.detail}", responses.ADVICE
+                try:
+                    responses.find_shape(free.response, self.settings.keyword_evidence)
+                except ResponseShapeError as error:
+                    text, _, fix = str(error).partition("; ")
+            self._add(PROBLEM, "passages", text, fix)
+            return False
+        passages, fix = free.rankings[0].passages, ""
         search = self.recorder.find("search", "original")
-        asked = None if search is None else search.top_k
+        count, asked = len(passages), None if search is None else search.top_k
         text = f"your function returned {f'{count} of {asked}' if asked else count}"
         for note in _list_notes(free, "keyword_evidence"):
             text += f"; {note}" if "candidates" in note else ""
-        is_refused = "rejects" in text
-        fix = "set keywordEvidence.candidates to a number that the function accepts"
-        fix = fix if is_refused else ""
-        missing_codes = (
-            [] if asked is None or count < asked else _find_missing_codes(free, passages)
-        )
-        if missing_codes:
-            text += f"; none has {_quote(missing_codes)} in its text or metadata"
+        if "rejects" in text:
+            fix = "set keywordEvidence.candidates to a number that the function accepts"
+        if asked is not None and count >= asked and (codes := _find_missing_codes(free, passages)):
+            text += f"; none has {_quote(codes)} in its text or metadata"
             fix = f"raise keywordEvidence.candidates above {asked} to look further down"
-        self._add(OK, "passages", text, fix, returned=count, asked=asked)
-        self._add_text_finding(passages)
-        ids, fix = sum(passage.id is not None for passage in passages), ""
-        text = f"{ids} of {count} have an id"
-        if not ids:
-            text += "; qtmiddleware tells passages apart by their texts"
-            fix = _NAME_FIELD.format("id")
-        self._add(OK, "ids", text, fix, passages=ids)
-        metadata = [passage.metadata for passage in passages]
-        if fields := list(find_distinguishing_fields(metadata)):
-            text = f"fields that tell passages apart: {_quote(fields)}"
-            self._add(OK, "metadata", text, fields=fields)
-        fix, missing = "", scores.count(None)
-        direction = _DIRECTIONS[find_score_direction([ranking])]
-        if has_usable_scores([ranking]):
-            text = f"{direction}, from {scores[0]:.4g} to {scores[-1]:.4g}"
-        else:
-            text = f"{missing} of {count} have no score" if missing else "not in order"
-            text += "; qtmiddleware uses the places in the list instead"
-            fix = _NAME_FIELD.format("score")
-        values = {"direction": direction.replace(" ", "_"), "missing": missing}
-        self._add(OK, "scores", text, fix, **values)
+        self._add(OK, "passages", text, fix)
+        return True
 
-    def _add_text_finding(self, passages: Sequence[Passage]) -> None:
+    def _add_field_findings(self, ranking: Ranking) -> bool:
+        """Add findings on texts, ids, metadata and scores. Return whether there are texts."""
+        passages, scores, count = ranking.passages, ranking.scores, len(ranking.passages)
         with_text = list(filter(responses.has_text, passages))
-        self.has_text = bool(with_text)
         if with_text:
             name = with_text[0].text_field
             where = f"in `{name}`" if name else "which is the passage itself"
-            text = f"{len(with_text)} of {len(passages)} have a text, {where}"
-            self._add(OK, "text", text, field=name, passages=len(with_text))
-            return
-        text_field = self.settings.keyword_evidence.fields.get("text")
-        text, fix = responses.describe_missing_text(passages, text_field)
-        fields = clauses.list_searched_fields(self.clauses)
-        if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:
-            fix = f'add "{fields[0]}" to include_fields'
-        self._add(PROBLEM, "text", text, fix, field=None, passages=0)
+            self._add(OK, "text", f"{len(with_text)} of {count} have a text, {where}", field=name)
+        else:
+            text_field = self.settings.keyword_evidence.fields.get("text")
+            text, fix = responses.describe_missing_text(passages, text_field)
+            fields = clauses.list_searched_fields(self.clauses)
+            if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:
+                fix = f'add "{fields[0]}" to include_fields'
+            self._add(PROBLEM, "text", text, fix, field=None)
+        ids = sum(passage.id is not None for passage in passages)
+        text, fix = f"{ids} of {count} have an id", ""
+        if not ids:
+            text += "; qtmiddleware tells passages apart by their texts"
+            fix = _NAME_FIELD.format("id")
+        self._add(OK, "ids", text, fix)
+        if fields := list(find_distinguishing_fields([it.metadata for it in passages])):
+            text = f"fields that tell passages apart: {_quote(fields)}"
+            self._add(OK, "metadata", text, fields=fields)
+        if has_usable_scores([ranking]):
+            direction = _DIRECTIONS[find_score_direction([ranking])]
+            self._add(OK, "scores", f"{direction}, from {scores[0]:.4g} to {scores[-1]:.4g}")
+        else:
+            missing = scores.count(None)
+            text = f"{missing} of {count} have no score" if missing else "not in order"
+            text += "; qtmiddleware uses the places in the list instead"
+            self._add(OK, "scores", text, _NAME_FIELD.format("score"))
+        return bool(with_text)
 
     # --- what changes -----------------------------------------------------------------------------
 
-    async def _add_order_findings(self, free: Retrieval) -> None:
+    async def _add_order_findings(self, free: Retrieval, *, has_text: bool) -> None:
         """Add findings on the questions for which the rules change the order, with examples."""
         settings = self.settings
         is_on = settings.keyword_evidence.enabled and settings.preprocess.apply_to == "keywords"
@@ -509,7 +453,7 @@ class _CheckRun:
         elif len(free.rankings[0].keys) < 2:
             fix = "let the function return more, or name the parameter with top_k_arg="
             self._add(PROBLEM, "order", "a single passage cannot be reordered", fix)
-        elif self.has_text:
+        elif has_text:
             results = {self.question: free}
             for question in self.questions[1:]:
                 result = await self._ask(question, _FREE)
@@ -552,29 +496,19 @@ class _CheckRun:
     async def _add_model_and_rerank_findings(self, free: Retrieval) -> None:
         """Retrieve with the model and the reranker if the settings use them, and add findings."""
         settings, limits = self.settings, self.settings.limits
-        has_model = self.middleware.engine.has_model
         asks = settings.transformation_type != "none" and settings.escalation.mode != "never"
         reranks = settings.rerank.enabled and settings.fusion.row.merges
         if not asks:
             fix = 'set transformationType: "combined" and escalation: "always", with a model'
-            self._add(
-                OFF,
-                "model",
-                "the settings ask no model",
-                fix,
-                configured=has_model,
-            )
-        elif not has_model:
+            self._add(OFF, "model", "the settings ask no model", fix)
+        elif not self.middleware.engine.has_model:
             fix = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
-            self._add(PROBLEM, "model", "not configured", fix, configured=False)
-        asks = asks and has_model
+            self._add(PROBLEM, "model", "not configured", fix)
+            asks = False
         best: Any = free
         if asks or reranks:
             patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
-            waits = {
-                "llmTimeoutMs": patience,
-                "deadlineMs": max(limits.deadline_ms, patience),
-            }
+            waits = {"llmTimeoutMs": patience, "deadlineMs": max(limits.deadline_ms, patience)}
             mode = {"escalation": {"mode": "always"}} if asks else {"transformationType": "none"}
             best = await self._ask(self.questions[0], {"limits": waits, **mode})
         if isinstance(best, Exception):
@@ -583,35 +517,23 @@ class _CheckRun:
         if asks:
             self._add_model_finding(best, free)
         if reranks:
-            failed, judged = _find_problem(best, "rerank"), len(best.reranked)
-            text = f"reranks {judged} candidates{_describe_change(free, best)}"
+            failed = _find_problem(best, "rerank")
+            text = f"reranks {len(best.reranked)} candidates{_describe_change(free, best)}"
             text = f"failed: {_describe(failed)}" if failed else text
-            self._add(
-                PROBLEM if failed or not judged else OK,
-                "rerank",
-                text,
-                judged=judged,
-            )
+            self._add(PROBLEM if failed or not best.reranked else OK, "rerank", text)
         for problem in best.degradations:
             if problem.reason != PAGED and problem.stage.partition(".")[0] not in _REPORTED:
-                text = f"{problem.stage} failed: {_describe(problem)}"
+                is_clause = problem.stage == "search.text_clause"
                 fix = "name fields that the index declares with full_text_search"
-                fix = fix if problem.stage == "search.text_clause" else ""
-                self._add(PROBLEM, "problem", text, fix, stage=problem.stage)
+                text = f"{problem.stage} failed: {_describe(problem)}"
+                self._add(PROBLEM, "problem", text, fix if is_clause else "")
 
     def _add_model_finding(self, best: Retrieval, free: Retrieval) -> None:
-        trace, name, failed = (
-            best.trace,
-            self.middleware.engine.model.name,
-            _find_problem(best, "transform"),
-        )
-        kinds = [variant.kind for variant in best.variants[1:]]
+        trace, name = best.trace, self.middleware.engine.model.name
+        failed = _find_problem(best, "transform")
         written = [row.label for row in TEXT_FIELDS.values() if best.transformation.texts(row.name)]
         times = [stage.ms for stage in trace.stages if stage.name.startswith("transform")]
-        ms, tokens = (
-            max(times, default=0.0),
-            trace.input_tokens + trace.output_tokens,
-        )
+        ms, tokens = max(times, default=0.0), trace.input_tokens + trace.output_tokens
         granted = round(1e3 * self.settings.limits.model_seconds)
         # The check's own middleware has seen too few replies.
         relevance = self.checked.engine.model.relevance
@@ -634,27 +556,11 @@ class _CheckRun:
             fix = "raise limits.llmTimeoutMs and limits.deadlineMs, or choose a faster model"
         else:
             text += f"; it wrote {', '.join(written) or 'nothing to search'}; "
-            text += format_count(len(kinds), "more search", "more searches")
+            text += format_count(len(best.variants) - 1, "more search", "more searches")
             text += _describe_change(free, best)
-        values = {
-            "name": name,
-            "configured": True,
-            "calls": trace.llm_calls,
-            "tokens": tokens,
-        }
-        values |= {
-            "ms": round(ms, 3),
-            "cost_usd": trace.cost_usd,
-            "kinds": kinds,
-        }
-        self._add(
-            state,
-            "model",
-            text,
-            fix,
-            **values,
-            reason=failed.reason if failed else "",
-        )
+        values = {"calls": trace.llm_calls, "tokens": tokens, "ms": round(ms, 3)}
+        reason = failed.reason if failed else ""
+        self._add(state, "model", text, fix, **values, cost_usd=trace.cost_usd, reason=reason)
 
 
 def _list_questions(value: Any) -> list[Any]:
@@ -668,19 +574,13 @@ def _list_questions(value: Any) -> list[Any]:
 
 def _find_missing_codes(free: Retrieval, passages: Sequence[Passage]) -> list[str]:
     """Return the codes and numbers of the question that no passage holds."""
-    codes = " ".join(filter(is_code, split_terms(free.keywords)))
-    texts = [
-        "\n".join(
-            (
-                passage.title,
-                passage.text or "",
-                *(str(value) for value in passage.metadata.values()),
-            )
-        )
-        for passage in passages
-    ]
-    held = {word for text in texts for word in find_matching_words(codes, text)} if codes else ()
-    return [code for code in codes.split() if code not in held]
+    codes = list(filter(is_code, split_terms(free.keywords)))
+    held: set[str] = set()
+    for passage in passages if codes else ():
+        values = map(str, passage.metadata.values())
+        text = "\n".join((passage.title, passage.text or "", *values))
+        held.update(find_matching_words(" ".join(codes), text))
+    return [code for code in codes if code not in held]
 
 
 def _find_problem(retrieval: Retrieval, stage: str) -> Degradation | None:
@@ -706,12 +606,6 @@ def _describe_change(before: Retrieval, after: Retrieval) -> str:
 
 def _describe(degradation: Degradation) -> str:
     return degradation.reason + (f" ({degradation.detail})" if degradation.detail else "")
-
-
-def _describe_error(error: Exception) -> str:
-    """Return the type of *error* and the beginning of its message, without credentials."""
-    words = " ".join(hide_secrets(str(error)).split())[:_MOST_QUOTED]
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _quote(names: Sequence[str], separator: str = ", ") -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
+from qtmiddleware.kit.check import describe_error
 from qtmiddleware.kit.cli import FAILED
 from qtmiddleware.kit.cli.environment import NO_MODEL
 from qtmiddleware.kit.cli.options import (
@@ -59,7 +60,6 @@ from qtmiddleware.kit.evaluation import (
     load_questions,
     report_ranking,
 )
-from qtmiddleware.kit.evaluation.compare import describe_error
 from qtmiddleware.kit.evaluation.judge import MOST_SYSTEMS, RankedAnswers
 from qtmiddleware.kit.evaluation.report import build_standing_row
 from qtmiddleware.kit.evaluation.side_by_side import SHOWN

@@ -98,7 +98,7 @@ def name_search_in_errors(name: str) -> Iterator[None]:
     except (QtMiddlewareError, Abort, Exit):
         raise
     except Exception as error:
-        from qtmiddleware.kit.evaluation.compare import describe_error
+        from qtmiddleware.kit.check import describe_error
 
         # A measurement adds this note to an exception that occurs while a system answers.
         remarks = [it for it in getattr(error, "__notes__", ()) if it.startswith("The system")]

@@ -30,7 +30,6 @@ from qtmiddleware.kit.evaluation.recorded import (
     RecordedModel,
     RecordingModel,
     load_recording,
-    read_records,
 )
 from qtmiddleware.kit.evaluation.system import (
     System,
@@ -40,7 +39,6 @@ from qtmiddleware.kit.evaluation.system import (
     refuse_running_loop,
 )
 from qtmiddleware.kit.evaluation.systems import Settings
-from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
@@ -49,7 +47,6 @@ from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.providers.openai_client import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.runtime.files import open_for_writing
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
@@ -242,7 +239,7 @@ def open_bench(
         if record is not None:
             if model is None or not has_model:
                 raise ConfigError(f"--record needs a language model. {_NO_MODEL}", path="record")
-            model = RecordingModel(model, require_writable(record))
+            model = RecordingModel(model, record)
         if questions is not None and questions < len(data.questions):
             notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
             data = data.sampled(questions, seed=seed)
@@ -350,20 +347,6 @@ def _open_index(
         store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
         price = settings.store.read_price
         yield index_system(store, embedder, model, top_k=TOP_K, read_price=price)
-
-
-def require_writable(recording: Path) -> Path:
-    """Create the file *recording* if it is missing. Raises `ConfigError` if it cannot be used."""
-    try:
-        make_private_folders(recording.parent)
-        os.close(open_for_writing(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
-    except OSError as error:
-        raise ConfigError(
-            f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"
-        ) from error
-    for _ in read_records(recording):
-        pass
-    return recording
 
 
 def ask_ahead(

@@ -23,28 +23,11 @@ _TABLES: Final = ("CREATE TABLE cached (key BLOB PRIMARY KEY, value BLOB NOT NUL
 _log: Final = get_logger("qtmiddleware.bench")
 
 
-class CachedModel:
-    """A model that keeps its replies, with the time that they took, in an SQLite file.
+class KeepingModel:
+    """A model that asks the model *inner*, and keeps the replies. A subclass says where."""
 
-    Threads and processes may share the file, which only its owner can read. If reading or writing
-    fails later, a warning is logged, and the reply is not kept. Truncated replies are not kept.
-    """
-
-    def __init__(
-        self,
-        inner: LanguageModel,
-        path: str | Path,
-        *,
-        options: str = "",
-    ) -> None:
-        """Keep the replies of *inner*. *options* decide a reply beside the prompt."""
+    def __init__(self, inner: LanguageModel) -> None:
         self._inner = inner
-        self._path = Path(path).expanduser()
-        self._options = options
-        self._lock = Lock()
-        self._connection = open_database(
-            str(self._path), _TABLES, version=_VERSION, subject=f"the cache {self._path}"
-        )
         self.can_async: bool = getattr(inner, "can_async", True)
 
     @property
@@ -53,20 +36,46 @@ class CachedModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the cached reply to *prompt*, or ask the model."""
-        key, start = self._compute_key(prompt), perf_counter()
-        reply = self._look_up(key)
-        return reply or self._keep(key, start, self._inner.complete(prompt, deadline))
+        """Return the kept reply to *prompt*, or ask the model. Its errors pass through."""
+        start = perf_counter()
+        if (kept := self._find(prompt)) is not None:
+            return kept
+        reply = self._inner.complete(prompt, deadline)
+        self._keep(prompt, reply, perf_counter() - start)
+        return reply
 
-    async def acomplete(
-        self,
-        prompt: Prompt,
-        deadline: Deadline,
-    ) -> Reply:
-        """Return the cached reply to *prompt*, or ask the model."""
-        key, start = self._compute_key(prompt), perf_counter()
-        reply = self._look_up(key)
-        return reply or self._keep(key, start, await self._inner.acomplete(prompt, deadline))
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the kept reply to *prompt*, or ask the model. Its errors pass through."""
+        start = perf_counter()
+        if (kept := self._find(prompt)) is not None:
+            return kept
+        reply = await self._inner.acomplete(prompt, deadline)
+        self._keep(prompt, reply, perf_counter() - start)
+        return reply
+
+    def _find(self, prompt: Prompt) -> Reply | None:  # noqa: ARG002  (a subclass may know it)
+        return None
+
+    def _keep(self, prompt: Prompt, reply: Reply, seconds: float) -> None:
+        raise NotImplementedError
+
+
+class CachedModel(KeepingModel):
+    """A model that keeps its replies, with the time that they took, in an SQLite file.
+
+    Threads and processes may share the file, which only its owner can read. If reading or writing
+    fails later, a warning is logged, and the reply is not kept. Truncated replies are not kept.
+    *options* decide a reply beside the prompt.
+    """
+
+    def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
+        super().__init__(inner)
+        self._path = Path(path).expanduser()
+        self._options = options
+        self._lock = Lock()
+        self._connection = open_database(
+            str(self._path), _TABLES, version=_VERSION, subject=f"the cache {self._path}"
+        )
 
     def close(self) -> None:
         """Close the file. The model inside stays open."""
@@ -79,22 +88,20 @@ class CachedModel:
         decisive += [prompt.user, json.dumps([fields, prompt.max_tokens])]
         return hashlib.sha256(json.dumps(decisive).encode()).digest()
 
-    def _look_up(self, key: bytes) -> Reply | None:
+    def _find(self, prompt: Prompt) -> Reply | None:
         with self._tolerate_failures(), self._lock:
             statement = "SELECT value FROM cached WHERE key = ?"
-            row = self._connection.execute(statement, (key,)).fetchone()
+            row = self._connection.execute(statement, (self._compute_key(prompt),)).fetchone()
             return None if row is None else Reply(**json.loads(row[0]))
         return None
 
-    def _keep(self, key: bytes, start: float, reply: Reply) -> Reply:
-        if not reply.truncated:
-            timed = replace(reply, seconds=reply.seconds or perf_counter() - start)
-            value = json.dumps(asdict(timed)).encode()
-            with self._tolerate_failures(), self._lock, self._connection:
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO cached VALUES (?, ?)", (key, value)
-                )
-        return reply
+    def _keep(self, prompt: Prompt, reply: Reply, seconds: float) -> None:
+        if reply.truncated:
+            return
+        value = json.dumps(asdict(replace(reply, seconds=reply.seconds or seconds))).encode()
+        statement = "INSERT OR REPLACE INTO cached VALUES (?, ?)"
+        with self._tolerate_failures(), self._lock, self._connection:
+            self._connection.execute(statement, (self._compute_key(prompt), value))
 
     @contextmanager
     def _tolerate_failures(self) -> Iterator[None]:

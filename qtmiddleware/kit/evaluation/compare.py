@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.check import describe_error
 from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
 from qtmiddleware.kit.evaluation.measures import (
@@ -34,7 +35,6 @@ MOST_IN_A_ROW: Final = 20
 # At least one of this many first questions must find a judged passage.
 ASKED_FOR_IDS: Final = 20
 _MOST_NAMED: Final = 3
-_MOST_CHARS: Final = 160
 
 # A callback that receives the system's name, the number of questions done and their total.
 Progress = Callable[[str, int, int], None]
@@ -451,13 +451,6 @@ def _describe_failures(
             f"{len(descriptions)} of {len(dataset.questions)} questions failed and are not counted:"
             f" {'; '.join(descriptions[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}."
         )
-
-
-def describe_error(error: Exception) -> str:
-    """Return the type of *error* and the beginning of its message, on one line."""
-    text = " ".join(str(error)[: 4 * _MOST_CHARS].split())
-    text = text if len(text) <= _MOST_CHARS else text[: _MOST_CHARS - 3] + "..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _score_system(

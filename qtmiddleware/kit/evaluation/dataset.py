@@ -29,7 +29,7 @@ import json
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -229,6 +229,8 @@ class _Builder:
         text = _find(fields, QUESTION_NAMES)
         if not isinstance(text, str):
             raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
+        # White space around a question is not part of what a user would ask.
+        text = text.strip()
         texts = _parse_texts(_find(fields, _TEXTS_NAMES))
         ids = _find(fields, _IDS_NAMES)
         if ids is None and not texts and self._needs_judgements and "id" in fields:
@@ -239,33 +241,27 @@ class _Builder:
             if ids and ids[0] not in texts:
                 # The ids and the texts of the same passages, in the same order.
                 texts = dict(zip(ids, texts.values(), strict=False))
-            ids = ids or list(texts)
+            if any(_is_blank(named.get(name, 1)) for name in _GRADE_NAMES):
+                raise ValueError("has no grade. Fill it in, or remove the row")
+            ids = dict.fromkeys(ids or texts, _find(fields, _GRADE_NAMES))
         if not ids and self._needs_judgements:
             raise ValueError(
                 'has no passage id under "id" or "ids". Fill it in, or remove the question'
             )
-        if ids and any(_is_blank(named.get(name, 1)) for name in _GRADE_NAMES):
-            raise ValueError("has no grade. Fill it in, or remove the row")
-        # White space around a question is not part of what a user would ask.
-        question_id = self._choose_id(text.strip(), fields, has_ids=bool(ids))
+        question_id = self._choose_id(text, fields, has_ids=bool(ids))
         metadata = _parse_metadata(record, fields)
-        question = Question(question_id, text.strip(), _parse_history(record), metadata, texts)
+        question = Question(question_id, text, _parse_history(record), metadata, texts)
         known = self.questions.setdefault(question_id, question)
-        if known.text != question.text:
+        if known.text != text:
             raise ValueError(f"the id {question_id!r} occurs a second time")
         self.questions[question_id] = replace(
             known, relevant_texts={**known.relevant_texts, **texts}
         )
         if ids:
-            _merge_grades(self.qrels.setdefault(question_id, {}), _parse_grades(ids, fields))
+            grades = {str(id_): _parse_grade(grade) for id_, grade in ids.items()}
+            _merge_grades(self.qrels.setdefault(question_id, {}), grades)
 
-    def _choose_id(
-        self,
-        text: str,
-        fields: Mapping[str, Any],
-        *,
-        has_ids: bool,
-    ) -> str:
+    def _choose_id(self, text: str, fields: Mapping[str, Any], *, has_ids: bool) -> str:
         own_id = _find(fields, _OWN_ID_NAMES)
         if own_id is None and "id" in fields:
             # In a table for `load_judged`, two questions may have the id of one passage.
@@ -288,11 +284,8 @@ def _read_list(value: Any) -> list[Any]:
     """Return the list that *value* is or, as text in JSON or in Python, contains."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         for read in (json.loads, ast.literal_eval):
-            try:
-                value = read(value.strip())
-                break
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                continue
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                return list(read(value.strip()))
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -321,24 +314,9 @@ def _parse_texts(value: Any) -> dict[str, str]:
     }
 
 
-def _parse_grades(
-    passages: list[str] | dict[str, Any], fields: Mapping[str, Any]
-) -> dict[str, int]:
-    if isinstance(passages, dict):
-        return {str(id_): _parse_grade(grade) for id_, grade in passages.items()}
-    value = _find(fields, _GRADE_NAMES)
-    grades = [1] if value is None else _read_list(value)
-    if len(passages) > 1 and grades == [value] and isinstance(value, str):
-        grades = _BETWEEN_IDS.split(value)
-    if len(grades) == 1:
-        grades *= len(passages)
-    if len(grades) != len(passages):
-        raise ValueError(f"has {len(grades)} grades for {len(passages)} passages")
-    return dict(zip(passages, map(_parse_grade, grades), strict=True))
-
-
 def _parse_grade(value: Any) -> int:
-    text = str(value).strip().casefold()
+    """Return the grade in *value*; 1 if it is ``None``."""
+    text = "1" if value is None else str(value).strip().casefold()
     if text in _GRADE_WORDS:
         return _GRADE_WORDS[text]
     if re.fullmatch(r"-?[0-9]{1,9}(\.0*)?", text) and int(float(text)) <= HIGHEST_GRADE:
@@ -358,10 +336,7 @@ def _merge_grades(
             raise ValueError(f"judges {passage!r} a second time, with another grade")
 
 
-def _parse_metadata(
-    record: Mapping[str, Any],
-    fields: Mapping[str, Any],
-) -> dict[str, Any]:
+def _parse_metadata(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     metadata = _check_metadata(record)
     answer, day = _find(fields, _ANSWER_NAMES), fields.get("date")
     return {

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from math import ceil
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.asking import parse_reply
+from qtmiddleware.kit.evaluation.caches import KeepingModel
 from qtmiddleware.kit.evaluation.dataset import (
     Dataset,
     name_line_in_errors,
@@ -34,7 +36,7 @@ from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.retrieval.history import read_history
-from qtmiddleware.runtime.files import append_line
+from qtmiddleware.runtime.files import append_line, open_for_writing
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
@@ -198,42 +200,33 @@ def _normalise(text: Any) -> str:
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
-class RecordingModel:
+class RecordingModel(KeepingModel):
     """Passes every prompt to *inner*, and appends the reply to the recording at *path*.
 
     The file contains queries and replies. Each query gets one line per prompt mode. A line that the
     file already contains is not written again. Concurrent threads never mix their lines. Only the
     owner can read a new file. An existing file keeps its permissions.
 
-    If a reply has no usable JSON object, or the file cannot be written, the reply is returned but
-    not recorded. The logged warning contains no text of the reply.
+    If a reply has no usable JSON object, or the file cannot be written later, the reply is returned
+    but not recorded. The logged warning contains no text of the reply. Raises `ConfigError` if
+    *path* is no recording, or cannot be written.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._path = Path(path)
         self._lock = make_lock()
-        self._written: set[tuple[str, str]] | None = None
-        self.can_async: bool = getattr(inner, "can_async", True)
+        try:
+            make_private_folders(self._path.parent)
+            os.close(open_for_writing(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+        except OSError as error:
+            raise ConfigError(
+                f"the replies cannot be recorded in {path}: {error.strerror}", path="record"
+            ) from error
+        lines = read_records(self._path)
+        self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
 
-    @property
-    def name(self) -> str:
-        """The name of the inner model."""
-        return self._inner.name
-
-    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*, and record it. Errors pass through."""
-        return self._record_reply(prompt, self._inner.complete(prompt, deadline))
-
-    async def acomplete(
-        self,
-        prompt: Prompt,
-        deadline: Deadline,
-    ) -> Reply:
-        """Return the reply of *inner* to *prompt*, and record it. Errors pass through."""
-        return self._record_reply(prompt, await self._inner.acomplete(prompt, deadline))
-
-    def _record_reply(self, prompt: Prompt, reply: Reply) -> Reply:
+    def _keep(self, prompt: Prompt, reply: Reply, seconds: float) -> None:  # noqa: ARG002
         # The fields are recorded, not the reply's text, so that other modes can use them too.
         members = {} if reply.truncated else parse_reply(reply, ())
         answer = _keep_valid_values(members, prompt.fields)
@@ -242,30 +235,18 @@ class RecordingModel:
             if answer:
                 with self._lock:
                     self._append_record(prompt, answer)
-        except ConfigError as error:
-            why = str(error)
         except OSError as error:
             why = error.strerror or type(error).__name__
         if why:
             message = "a reply in mode %s was not recorded in %s: %s"
             _log.warning(message, prompt.mode, self._path, why, event="reply_not_recorded")
-        return reply
 
-    def _append_record(
-        self,
-        prompt: Prompt,
-        answer: Mapping[str, Any],
-    ) -> None:
+    def _append_record(self, prompt: Prompt, answer: Mapping[str, Any]) -> None:
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
         key = json.dumps([_normalise(prompt.query), history]).encode()
         query_id = hashlib.sha256(key).hexdigest()[:16]
-        # The file is read only once. Later records come from this object.
-        if self._written is None:
-            lines = read_records(self._path) if self._path.exists() else ()
-            self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
         if (query_id, prompt.mode) in self._written:
             return
-        make_private_folders(self._path.parent)
         names = {"_id": query_id, "query": prompt.query, "history": history, "mode": prompt.mode}
         line = json.dumps({**names, **answer}, ensure_ascii=False)
         # Lone surrogates cannot be encoded in UTF-8, so they are escaped as in JSON.

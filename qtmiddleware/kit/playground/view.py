@@ -9,7 +9,7 @@ from typing import Final
 from zlib import crc32
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
-from qtmiddleware.config.errors import hide_secrets
+from qtmiddleware.kit.check import describe_error
 from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
@@ -150,7 +150,7 @@ def build_cards(
         movements = asked.explain(answer.system)
         if answer.retrieval is None or movements is None:
             took = figures.format_duration(answer.seconds * 1e3)
-            problem = _describe_error(answer.error)
+            problem = "" if answer.error is None else describe_error(answer.error)
             cards.append(Card(tier=tier, config=config, took=took, problem=problem))
         else:
             cards.append(
@@ -299,11 +299,6 @@ def _build_bar(stage: Stage, total_ms: float) -> Bar:
     width = min(100 - start, max(0.7, 100 * stage.ms / total))
     status = "" if stage.status == "ok" else stage.status
     return Bar(name, kind, start, width, figures.format_duration(stage.ms), status)
-
-
-def _describe_error(error: Exception | None) -> str:
-    message = " ".join(hide_secrets(str(error)).split())[:300]
-    return f"{type(error).__name__}: {message}".removesuffix(": ")
 
 
 def compare_places(card: Card, baseline: Card) -> str:

@@ -17,7 +17,6 @@ from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk import transform_file
 from qtmiddleware.kit.cli.output import check_report, write_report
 from qtmiddleware.kit.evaluation import Report
-from qtmiddleware.kit.evaluation.bench import require_writable
 from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordingModel
 from qtmiddleware.kit.evaluation.testset import write
@@ -125,7 +124,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "bench cache": lambda place: CachedModel(model(), place),
     "query log": write_log,
     "recording": record_reply,
-    "recording of a bench": require_writable,
+    "recording of a bench": lambda place: RecordingModel(model(), place),
     "transformed questions": transform,
     "report": lambda place: write_report(place, REPORT, {}),
     "report, before anything is asked": lambda place: check_report(place),

@@ -68,7 +68,7 @@ def test_a_cell_may_hold_several_ids(tmp_path: Path, ids: str) -> None:
         ("question,id,relevance\nWhat?,a,2\nWhat?,b,0\n", {"a": 2, "b": 0}),
         ("question,id,Grade\nWhat?,a,1.0\nWhat?,b,0.0\n", {"a": 1, "b": 0}),
         ("question,id,score\nWhat?,a,yes\nWhat?,b,no\n", {"a": 1, "b": 0}),
-        ('question,ids,grade\nWhat?,"a;b","2;0"\n', {"a": 2, "b": 0}),
+        ('question,ids,grade\nWhat?,"a;b",2\n', {"a": 2, "b": 2}),
         ("question,id\nWhat?,a\nWhat? ,b\nWhat?,a\n", {"a": 1, "b": 1}),
         ('question,id\nWhat?,"a,b; c|d"\n', {"a,b; c|d": 1}),
     ],
