@@ -87,15 +87,6 @@ def test_a_loss_ends_with_3_and_says_so_to_people_programs_and_the_pull_request(
     assert "Questions that lost most nDCG@10 since base.json" in report
 
 
-def test_what_the_report_wrote_is_a_baseline_too(bench: Run) -> None:
-    assert bench("--report out.json").code == 0
-    again = "--baseline out.json --fail-if worse --report out.json"
-    ended = bench(again, BEHIND="3")
-    assert (ended.code, "Retrieval got worse with “off”." in ended.out) == (3, True)
-    # That was the report of the run that got worse.
-    assert bench(again, BEHIND="3").code == 0
-
-
 def count_calls(folder: Path) -> int:
     calls = folder / "calls"
     return len(calls.read_text().splitlines()) if calls.exists() else 0

@@ -192,17 +192,6 @@ def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_
     assert "\n[1] food (score 0.900)\n" in ended.out
 
 
-def test_a_model_that_is_down_is_told_where_it_was_needed_and_the_rest_is_shown(
-    qtm: Run, folder: Path
-) -> None:
-    asked = ("compare", QUESTION, "--systems", "rules,rewrite")
-    ended = qtm(*asked, QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
-    assert ended.code == 0, ended.err
-    assert "\nrewrite\n  degraded: transform.rewrite unavailable (" in ended.out
-    assert "\nrewrite !  " in ended.out
-    assert "[1] The vet's report (vet.pdf), page 3" in ended.out
-
-
 def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     asked = ("compare", QUESTION, "--function", "app:hangs")

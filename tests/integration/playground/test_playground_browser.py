@@ -169,21 +169,6 @@ def test_a_line_leads_from_each_place_in_the_plain_list_to_the_place_in_the_resu
     )
 
 
-def test_the_small_collection_is_a_link_away_and_back(opened: Open, demo: Served) -> None:
-    shown = opened(demo.url)
-    assert shown.locator(".kind").all_inner_texts() == [
-        "gains", "loses", "code", "conversation", "nothing found", "typo",
-    ]  # fmt: skip
-    shown.get_by_role("link", name="parcel service").click()
-    assert shown.url == demo.url + "small/"
-    shown.locator(".examples a").nth(1).click()
-    shown.wait_for_selector("#headline")
-    assert "worse with balanced" in shown.locator("#headline").inner_text()
-    assert shown.locator(".verdict tr.worse").inner_text().split()[0] == "balanced"
-    shown.get_by_role("link", name="e-bike").click()
-    assert shown.url == demo.url
-
-
 def test_tiers_and_weights_are_chosen_and_stand_in_the_address(
     opened: Open, served: Served
 ) -> None:
@@ -203,15 +188,6 @@ def test_tiers_and_weights_are_chosen_and_stand_in_the_address(
     assert shown.locator("article[data-tier=rewrite] .row:not(.gone)").count() == 2
     shown.go_back()
     assert list_cards(shown) == TIERS
-
-
-def test_a_passage_lights_up_wherever_it_stands(opened: Open, served: Served) -> None:
-    shown = opened(served.at(QUESTION))
-    row = shown.locator("article[data-tier=balanced] .row").first
-    key = row.get_attribute("data-p")
-    row.hover()
-    assert shown.locator(f'[data-p="{key}"]:not(.lit)').count() == 0
-    assert shown.locator(f'.lit:not([data-p="{key}"])').count() == 0
 
 
 def test_hostile_passages_do_nothing(

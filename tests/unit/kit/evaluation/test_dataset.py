@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from contextlib import suppress
 from dataclasses import replace
@@ -260,28 +258,6 @@ def test_every_change_of_the_data_has_another_hash_and_another_order_has_not() -
     turned = replace(data, passages=passages[::-1], questions=questions[::-1])
     assert turned.fingerprints == data.fingerprints
     assert Dataset("x", (), (Question("q", "\ud800"),), {}).fingerprints["passages"] == ""
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60).filter(str.strip)
-ROWS = st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=8)
-
-
-@given(ROWS, st.sampled_from(",;\t"), st.sampled_from(["\n", "\r\n"]))
-def test_whatever_is_written_as_csv_is_read_as_it_was(
-    rows: list[tuple[str, str]], separator: str, end: str
-) -> None:
-    written = io.StringIO(newline="")
-    # Before Python 3.13 the writer leaves a lone carriage return without quotes.
-    has_return = any("\r" in cell for row in rows for cell in row)
-    form = csv.unix_dialect if has_return else csv.excel
-    writer = csv.writer(written, form, delimiter=separator, lineterminator=end)
-    writer.writerows([("question", "id"), *rows])
-    expected: dict[str, dict[str, int]] = {}
-    for text, id_ in rows:
-        expected.setdefault(text.strip(), {})[id_.strip()] = 1
-    with TemporaryDirectory() as folder:
-        path = write(Path(folder), written.getvalue().encode("utf-8-sig"))
-        assert judged(load_judged(path)) == expected
 
 
 ODD: Any = st.one_of(

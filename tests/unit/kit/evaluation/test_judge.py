@@ -6,12 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Question, rank
 from qtmiddleware.kit.evaluation.judge import (
@@ -22,13 +20,10 @@ from qtmiddleware.kit.evaluation.judge import (
     parse_ranks,
 )
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.types import Message
 from tests.support.answering_service import rank_by_words
 from tests.support.judging_world import judge_of, shown
-from tests.support.model_server import ModelServer, failure
 
-SECRET = "sk-verysecret0123456789"
 WORDS = {
     "off": "No idea.",
     "rules": "It is {}, and the vet said so in May.",
@@ -114,18 +109,21 @@ def test_what_cannot_be_judged_is_skipped_or_fails_alone() -> None:
     assert [one.error for one in ranked.questions] == ["", "unparsable", *[""] * 6]
 
 
-def test_a_judge_that_dies_keeps_what_it_ranked_and_is_not_asked_on() -> None:
-    questions, answers = many(40)
+@pytest.mark.parametrize(
+    ("reason", "failed"), [("unavailable", MOST_FAILURES), ("unauthorized", 1)]
+)
+def test_a_judge_that_dies_keeps_what_it_ranked_and_is_not_asked_on(
+    reason: str, failed: int
+) -> None:
     replies = iter(range(1_000))
 
     def dying(prompt: Prompt) -> Any:
-        return by_words(prompt) if next(replies) < 8 else ModelError("unavailable", "down")
+        return by_words(prompt) if next(replies) < 8 else ModelError(reason, "down")
 
     model = judge_of(dying)
-    errors = [one.error for one in rank(questions, answers, model).questions]
-    expected = [*[""] * 4, *["unavailable"] * MOST_FAILURES]
-    assert errors == [*expected, *["cancelled"] * (40 - len(expected))]
-    assert len(model.prompts) == 2 * len(expected)
+    errors = [one.error for one in rank(*many(40), model).questions]
+    assert errors == [*[""] * 4, *[reason] * failed, *["cancelled"] * (36 - failed)]
+    assert len(model.prompts) == 2 * (4 + failed)
 
 
 def test_the_judge_sees_question_history_and_reference_as_data_and_long_answers_in_part() -> None:
@@ -164,19 +162,3 @@ def test_whatever_a_judge_says_is_a_ranking_of_all_or_an_error(said: str) -> Non
     for text in (said, json.dumps({"ranking": said, "a_accuracy": said})):
         with pytest.raises(ModelError, match="not a ranking"):
             parse_opinion(Reply(text), (0, 1))
-
-
-def test_a_real_client_judges_and_says_what_it_cost_and_never_the_key(
-    bare_environment: None, model_server: ModelServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = openai.OpenAI(base_url=model_server.url, api_key=SECRET, max_retries=0)
-    model = make_language_model(client, Settings())
-    model_server.reply = lambda body: rank_by_words(json.loads(body["messages"][1]["content"]))
-    result = rank(QUESTIONS, ANSWERS, model)
-    assert (result.judge, result.failed, len(model_server.bodies)) == ("gpt-6-luna", 0, 16)
-    assert result.cost_usd == pytest.approx(16 * (100 * 0.10 + 20 * 0.50) / 1e6)
-    model_server.reply = failure(401, f"bad key {SECRET}")
-    result = rank(QUESTIONS, ANSWERS, model)
-    assert [it.error for it in result.questions] == ["unauthorized", *["cancelled"] * 7]
-    assert len(model_server.bodies) == 18
-    assert SECRET not in caplog.text + str(result.to_dict())

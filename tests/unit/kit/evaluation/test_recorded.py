@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
-from tests.support.shared_data import RECORDED
 
 NEVER = Deadline()
 FIELDS = (
@@ -109,54 +106,6 @@ def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
     found = answer(model, prompt(*asked))
     assert found["rewrite"] == f"rewrite of {key}"
     assert ("standalone" in found) == (len(asked) > 1)
-
-
-ODD = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda it: (
-        st.lists(it, max_size=3)
-        | st.dictionaries(st.text(max_size=4) | st.just("content"), it, max_size=3)
-    ),
-    max_leaves=8,
-)
-NAMES = st.sampled_from(
-    ["_id", "query", "history", "mode", "standalone", "rewrite", "sub_queries", "hyde"]
-)
-
-
-@settings(deadline=None)
-@given(st.lists(st.dictionaries(NAMES, ODD), min_size=1, max_size=3))
-def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_ours(
-    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]
-) -> None:
-    path = tmp_path_factory.mktemp("recording") / "r.jsonl"
-    lines = [json.dumps({"query": "Rome?", **record}) for record in records]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    try:
-        reply = answer(RecordedModel.from_file(path), prompt("Rome?"))
-    except (ConfigError, ModelError):
-        return
-    for name, value in reply.items():
-        texts = value if name == "sub_queries" else [value]
-        assert len(texts) <= 2
-        assert all(isinstance(text, str) and text.strip() for text in texts)
-
-
-@pytest.mark.parametrize(
-    ("questions", "recordings"), RECORDED, ids=lambda file: f"{file.parent.name}/{file.stem}"
-)
-def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: Path) -> None:
-    queries = {q["_id"]: q for q in read(questions)}
-    model = RecordedModel.from_file(recordings, queries.values())
-    wrong = 0
-    for line in read(recordings):
-        asked = queries[line["_id"]]
-        history = [turn["content"] for turn in asked.get("metadata", {}).get("history", [])][-6:]
-        found = answer(model, prompt(asked["text"], *history))
-        assert found.get("standalone") == line["standalone"]
-        wrong += found["rewrite"] != line["rewrite"]
-    # Two sets ask one question twice under two ids, without any history to tell them apart.
-    assert wrong == {"canard_dev": 1, "covidqa": 1}.get(recordings.stem, 0)
 
 
 # --- recorded -------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
-import pytest
-
 from qtmiddleware.kit.evaluation import (
     Difference,
     Run,
@@ -17,7 +15,7 @@ from qtmiddleware.kit.evaluation import (
     report_ranking,
     verdict,
 )
-from qtmiddleware.kit.evaluation.report import escape_text, headings, rows
+from qtmiddleware.kit.evaluation.report import headings, rows
 from qtmiddleware.types import Message
 from tests.support.judging_world import ranked_side_by_side
 from tests.support.report_world import comparison, data, run, score, several
@@ -153,17 +151,3 @@ def test_no_text_becomes_markup_and_none_turns_or_hides_the_others() -> None:
     assert "\x1b" not in page + text
     assert "<" not in text
     assert not re.search(r"(?<!\\)[`*|]hacked|http:", text.replace("| ", "").replace(" |", ""))
-
-
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        ("a_b _c_ `d` *e*", "a_b \\_c\\_ \\`d\\` \\*e\\*"),
-        ("1. x", "1\\. x"),
-        ("see https://a.b and www.c.d", "see https&#58;//a.b and www&#46;c.d"),
-        ("@team a@b", "\\@team a@b"),
-        ("<b>&amp;", "&lt;b&gt;&amp;amp;"),
-    ],
-)
-def test_markdown_shows_texts_as_they_are(text: str, escaped: str) -> None:
-    assert escape_text(text, 100) == escaped
