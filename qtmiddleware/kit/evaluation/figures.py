@@ -91,6 +91,11 @@ def quote_name(name: str) -> str:
     return f"“{shorten_text(name, NAME_LENGTH)}”"
 
 
+def quote_names(names: Iterable[str]) -> str:
+    """Return *names* in quotation marks as an English list."""
+    return join_names(map(quote_name, names))
+
+
 def join_names(names: Iterable[str]) -> str:
     """Return *names* as an English list, such as ``off, rules and hyde``."""
     *others, last = names

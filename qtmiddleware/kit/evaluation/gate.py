@@ -186,7 +186,8 @@ def measure_changes(
 
     A question that is missing in one of them failed there, and counts as 0.
     """
-    changes = []
+    changes: list[Change] = []
+    p_values: dict[str, float] = {}
     for name in (name for name in before if name in after):
         old, new = before[name], after[name]
         gains = {
@@ -194,33 +195,30 @@ def measure_changes(
         }
         gains = {id_: gain if abs(gain) > TOLERANCE else 0.0 for id_, gain in gains.items()}
         means = [fsum(values.values()) / max(1, len(gains)) for values in (old, new)]
-        test = difference(list(gains.values()), seed=seed)
-        change = Change(name, means[0], means[1], test, gains)
-        p = compute_sign_test_p_value(change.better_count, change.worse_count)
-        changes.append(replace(change, sign_p=p))
-    # Both tests of each system are corrected for. One that did not change at all is not tested.
-    tested = [change for change in changes if any(change.gains.values())]
-    p_values = {f"mean {change.name}": change.difference.p for change in tested}
-    corrected = holm(p_values | {f"sign {change.name}": change.sign_p for change in tested})
-    verdicts = []
-    for change in changes:
-        mean_p = corrected.get(f"mean {change.name}", 1.0)
-        test = replace(change.difference, p_holm=mean_p, tests=len(corrected))
-        sign_p = corrected.get(f"sign {change.name}", 1.0)
-        final = replace(change, difference=test, sign_p=sign_p)
-        verdicts.append(replace(final, verdict=_decide(final, rule)))
-    return tuple(verdicts)
+        change = Change(name, *means, difference(list(gains.values()), seed=seed), gains)
+        changes.append(change)
+        # Both tests of each system are corrected for. One that did not change is not tested.
+        if any(gains.values()):
+            p_values[f"mean {name}"] = change.difference.p
+            p_values[f"sign {name}"] = compute_sign_test_p_value(
+                change.better_count, change.worse_count
+            )
+    corrected = holm(p_values)
+    return tuple(_decide(change, corrected, rule) for change in changes)
 
 
-def _decide(change: Change, rule: Rule) -> Verdict:
-    gain = change.difference.gain
+def _decide(change: Change, corrected: Mapping[str, float], rule: Rule) -> Change:
+    """Return *change* with its *corrected* p-values and the verdict."""
+    mean_p, sign_p = (corrected.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
+    test = replace(change.difference, p_holm=mean_p, tests=len(corrected))
+    verdict: Verdict = "inconclusive" if len(change.gains) < FEW else "not worse"
     if rule.bound is not None:
-        return "worse" if gain < rule.bound - TOLERANCE else "not worse"
-    has_lost = change.difference.is_significant and gain < 0
-    has_mostly_lost = change.sign_p < SIGNIFICANT and change.worse_count > change.better_count
-    if has_lost or has_mostly_lost:
-        return "worse"
-    return "inconclusive" if len(change.gains) < FEW else "not worse"
+        verdict = "worse" if test.gain < rule.bound - TOLERANCE else "not worse"
+    elif (test.is_significant and test.gain < 0) or (
+        sign_p < SIGNIFICANT and change.worse_count > change.better_count
+    ):
+        verdict = "worse"
+    return replace(change, difference=test, sign_p=sign_p, verdict=verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +252,7 @@ class GateResult:
         """The verdict as a sentence."""
         if self.verdict == "worse":
             worse = [change.name for change in self.changes if change.verdict == "worse"]
-            return f"Retrieval got worse with {figures.join_names(map(figures.quote_name, worse))}."
+            return f"Retrieval got worse with {figures.quote_names(worse)}."
         if self.verdict == "inconclusive":
             count = format_count(self.question_count, "question is", "questions are")
             return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
@@ -262,9 +260,9 @@ class GateResult:
             allowed = figures.format_size(self.rule.bound)
             return f"No system lost more than the allowed {allowed} points."
         lowest = min(self.changes, key=lambda change: change.difference.low)
-        size = figures.format_size(lowest.difference.low)
+        size = figures.format_size(min(0.0, lowest.difference.low))
         text = "Found no loss that is more than chance."
-        if lowest.difference.low >= 0 or size == "0.0":
+        if size == "0.0":
             return text
         name = figures.quote_name(lowest.name)
         return f"{text} A loss of up to {size} points with {name} cannot be ruled out."
@@ -276,11 +274,7 @@ class GateResult:
         return (
             f"{self.headline} The baseline is {self.baseline}.",
             *map(self._describe_change, self.changes),
-            *(
-                f"{label}: {figures.join_names(map(figures.quote_name, names))}."
-                for label, names in groups
-                if names
-            ),
+            *(f"{label}: {figures.quote_names(names)}." for label, names in groups if names),
             *self.notes,
         )
 
@@ -288,13 +282,12 @@ class GateResult:
         name, total = figures.quote_name(change.name), format_count(len(change.gains), "question")
         if not any(change.gains.values()):
             return f"{name}: no change in {total}."
+        chance = figures.describe_chance(change.difference)
         if self.rule.bound is not None:
             over = "more than" if change.verdict == "worse" else "within"
             chance = f"is {over} the allowed loss of {figures.format_size(self.rule.bound)} points"
         elif change.verdict == "worse" or change.difference.is_significant:
             chance = "is more than chance"
-        else:
-            chance = figures.describe_chance(change.difference)
         return (
             f"{name}: of {total}, {change.worse_count:,} got worse and"
             f" {change.better_count:,} got better. {self.rule.measure} went from"

@@ -315,30 +315,30 @@ def _rank_question(
     orders = [order, order[::-1]]
     prompts = [build_ranking_prompt(question, [texts[it] for it in order]) for order in orders]
     try:
-        opinions = [
-            parse_opinion(reply, order)
-            for reply, order in zip(runner.run_prompts(prompts), orders, strict=True)
-        ]
+        replies = runner.run_prompts(prompts)
+        opinions = list(map(parse_opinion, replies, orders))
     except ModelError as error:
         # Without its reverse, an order would favour the answer that the judge saw first.
         return RankedAnswers(question.id, error=error.reason)
     ranked: list[Standing] = []
     for name, text in answers.items():
-        both = [marks[texts.index(text)] for marks, _ in opinions]
-        strengths = tuple(mark.strengths[0] for mark in both)
-        weaknesses = tuple(mark.weaknesses[0] for mark in both)
-        mean = _average(both, name)
-        ranked.append(replace(mean, strengths=strengths, weaknesses=weaknesses))
+        both = [opinion.marks[texts.index(text)] for opinion in opinions]
+        ranked.append(
+            replace(
+                _average(both, name),
+                strengths=tuple(mark.strengths[0] for mark in both),
+                weaknesses=tuple(mark.weaknesses[0] for mark in both),
+            )
+        )
     names = [" = ".join(name for name in answers if answers[name] == text) for text in texts]
     reasons = []
-    best: list[set[int]] = []
-    for (marks, reason), order in zip(opinions, orders, strict=True):
-        first = min(mark.place for mark in marks)
-        best.append({index for index, mark in enumerate(marks) if mark.place == first})
+    for opinion, order in zip(opinions, orders, strict=True):
         legend = ", ".join(f"{it} is {names[i]}" for it, i in zip(LETTERS, order, strict=False))
-        reasons += [f"{reason} ({legend})"] if reason else []
-    is_flip = best[0].isdisjoint(best[1])
-    return RankedAnswers(question.id, _assign_ranks(ranked), tuple(reasons), is_flip)
+        reasons += [f"{opinion.reason} ({legend})"] if opinion.reason else []
+    first, second = (opinion.find_best() for opinion in opinions)
+    return RankedAnswers(
+        question.id, _assign_ranks(ranked), tuple(reasons), first.isdisjoint(second)
+    )
 
 
 def build_ranking_prompt(
@@ -377,11 +377,21 @@ def build_ranking_prompt(
     return task.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(candidates))
 
 
-def parse_opinion(
-    reply: Reply | ModelError,
-    order: Sequence[int],
-) -> tuple[list[Standing], str]:
-    """Return the judge's opinion of each answer, by the answers' own order, and its reason.
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What the judge said of the answers in one order: the mark of each, and why."""
+
+    marks: Sequence[Standing]
+    reason: str
+
+    def find_best(self) -> set[int]:
+        """Return the numbers of the best answers."""
+        first = min(mark.place for mark in self.marks)
+        return {index for index, mark in enumerate(self.marks) if mark.place == first}
+
+
+def parse_opinion(reply: Reply | ModelError, order: Sequence[int]) -> Opinion:
+    """Return the judge's opinion, with the marks in the answers' own order.
 
     *order* is the order in which the judge saw the answers. Raises `ModelError` if *reply* is an
     error, or a field of the reply is missing or not valid (reason ``unparsable``).
@@ -393,19 +403,18 @@ def parse_opinion(
     places = parse_ranks(members.get("ranking"), letters)
     marks: dict[int, Standing] = {}
     for letter, index in zip(letters, order, strict=True):
-        said = {
-            name: members.get(f"{letter.lower()}_{name}")
-            for name in (*CRITERIA, "strengths", "weaknesses")
-        }
-        scores = {name: parse_score(said[name]) for name in CRITERIA}
+        scores = {name: parse_score(members.get(f"{letter.lower()}_{name}")) for name in CRITERIA}
         if not places or not all(scores.values()):
             raise ModelError(
                 "unparsable",
                 "the judge's reply is not a ranking of all answers with scores from 1 to 10",
             )
-        strengths, weaknesses = (_shorten(said[name]) for name in ("strengths", "weaknesses"))
+        strengths, weaknesses = (
+            _shorten(members.get(f"{letter.lower()}_{name}"))
+            for name in ("strengths", "weaknesses")
+        )
         marks[index] = Standing(letter, places[letter], scores, (strengths,), (weaknesses,))
-    return [marks[index] for index in sorted(marks)], _shorten(members.get("reason"))
+    return Opinion([marks[index] for index in sorted(marks)], _shorten(members.get("reason")))
 
 
 def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
