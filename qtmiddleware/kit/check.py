@@ -76,9 +76,12 @@ _NOT_TEXT: Final = (
     f"pass the question's text; if the function takes a vector, {_EMBED}; if the text is a field of"
     " the argument, name it with query_arg="
 )
-_MODEL_FIXES: Final = {
+MODEL_FIXES: Final = {
     "unauthorized": "set OPENAI_API_KEY to a valid key, or pass client=",
-    "timeout": "choose a faster transformationModel, or check the network to the service",
+    "rejected": "check transformationModel and llm.baseUrl",
+    "rate_limited": "wait, or check your account's quota",
+    "timeout": "choose a faster transformationModel, or raise limits.llmTimeoutMs",
+    "truncated": "raise llm.maxTokens",
     "unavailable": "start the service, or correct its address (llm.baseUrl or QTM_LLM_BASE_URL)",
     "over_budget": "raise budget.*",
     "off_topic": "choose a stronger transformationModel",
@@ -540,7 +543,7 @@ class _CheckRun:
         state, fix = OK, ""
         text = f"{name} replied in {ms:,.0f} ms" + (f", {tokens} tokens" if tokens else "")
         if failed and not written:
-            state, fix = PROBLEM, _MODEL_FIXES.get(failed.reason, "")
+            state, fix = PROBLEM, MODEL_FIXES.get(failed.reason, "")
             text = f"{name} gave no usable reply: {_describe(failed)}"
         elif not trace.llm_calls:
             # Some questions are searched without the model, whatever the settings.
@@ -548,7 +551,7 @@ class _CheckRun:
             state, fix = OFF, "check with another question"
             text = f"{name} is not called for this kind of question ({reason})"
         elif relevance.is_low:
-            state, fix = PROBLEM, _MODEL_FIXES["off_topic"]
+            state, fix = PROBLEM, MODEL_FIXES["off_topic"]
             text += f"; its latest replies keep {relevance.mean:.0%} of their questions' words, so"
             text += " its texts are not used"
         elif ms > granted:

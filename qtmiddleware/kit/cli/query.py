@@ -42,10 +42,9 @@ def command(
     """Ask the index questions.
 
     Without a question, a terminal starts a session: a question may refer to
-    earlier questions. 'tt' changes the transformation type, ':help' lists the
-    other commands, 'exit' leaves.
+    earlier questions. 'tt' changes the transformation type, 'exit' leaves.
 
-    In a pipe every line is a separate question. The commands work there too:
+    In a pipe every line is a separate question. Both words work there too:
     'tt' with the number or name of a type on the next line, the number of a type
     on the first line, and 'exit'.
 

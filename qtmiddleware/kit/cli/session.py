@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.errors import find_nearest_name, fold_name
+from qtmiddleware.config.errors import fold_name
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.output import notes, out, write_json
@@ -20,14 +20,7 @@ from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.types import Answer, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
-_LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
-_HELP: Final = """\
-tt            choose the transformation type
-:explain      show how the passages of the last question were found
-:clear        forget the conversation
-:help         this list
-exit          leave, as do quit, :q and Ctrl-D
-Ctrl-C stops an answer, or clears the line."""
+_LEAVING: Final = ("exit", "quit")
 
 
 class Session:
@@ -77,7 +70,6 @@ class Session:
         # The deque drops the oldest messages; without a conversation it holds none.
         count = config.settings.llm.history_messages if is_typed and not lock_reason else 0
         self._messages: deque[dict[str, str]] = deque(maxlen=count)
-        self._last: tuple[Outcome, TransformationType] | None = None
 
     @property
     def prompt(self) -> str:
@@ -94,8 +86,6 @@ class Session:
             return False
         if text == "tt":
             self.ask_for_type()
-        elif text.startswith(":"):
-            self._run_command(text[1:].strip())
         elif text:
             self.ask(text)
         return True
@@ -110,7 +100,6 @@ class Session:
             out.write(f"Question: {' '.join(question.split())}")
         with open_piece_writer() as write_piece:
             outcome = self._search(question, history, write_piece)
-        self._last = outcome, self.kind
         self.errors.append(outcome.error)
         if outcome.answer is not None:
             self._messages.append({"role": "assistant", "content": outcome.answer.text})
@@ -119,7 +108,9 @@ class Session:
             return
         show_outcome(outcome)
         if self._explains:
-            self._explain_last()
+            config = self._config.overridden({"transformationType": self.kind})
+            for line in explain_outcome(outcome, config.settings):
+                out.write(line)
         if self._is_typed or self._names_questions:
             out.write()
 
@@ -185,16 +176,11 @@ class Session:
     def _choose_type(self, text: str) -> bool:
         """Change the transformation type, and return whether the line *text* is done with."""
         kind = self.find_type(text) if text else self.kind
-        if kind is None and self._is_typed and text not in (*_LEAVING, "tt"):
-            nearest = find_nearest_name(text, self._labels) if text.isidentifier() else None
-            if nearest or text.isdecimal():
-                notes.write(
-                    f"There is no type {text}: did you mean {nearest}?"
-                    if nearest
-                    else f"This is not a type: enter a number from 1 to {len(self._labels)} or a"
-                    " name."
-                )
-                return True
+        if kind is None and self._is_typed and text.isdecimal():
+            notes.write(
+                f"This is not a type: enter a number from 1 to {len(self._labels)} or a name."
+            )
+            return True
         self.expects_type = False
         if kind is not None and not self._lock_reason:
             self.kind = kind
@@ -210,30 +196,7 @@ class Session:
         if self._is_typed and not self._has_greeted:
             self._has_greeted = True
             notes.write(f"\nCurrent transformation type: {self.kind}")
-            notes.write(
-                "Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n"
-            )
-
-    def _run_command(self, name: str) -> None:
-        match name:
-            case "help" | "h" | "?":
-                (notes if self._as_json else out).write(_HELP)
-            case "clear":
-                self._messages.clear()
-                notes.write("The conversation was cleared.")
-            case "explain":
-                self._explain_last()
-            case _:
-                notes.write(f"There is no command :{name}; :help lists them.")
-
-    def _explain_last(self) -> None:
-        if self._last is None:
-            notes.write("No question has been asked yet.")
-            return
-        outcome, kind = self._last
-        config = self._config.overridden({"transformationType": kind})
-        for line in explain_outcome(outcome, config.settings):
-            (notes if self._as_json else out).write(line)
+            notes.write("Type 'tt' to change transformation type, 'exit' to quit.\n")
 
 
 def run_terminal(session: Session, *, asks_type: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -14,6 +14,7 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
 from qtmiddleware.kit.bulk import CONCURRENCY, BulkReport, transform_file
+from qtmiddleware.kit.check import MODEL_FIXES
 from qtmiddleware.kit.cli import FAILED
 from qtmiddleware.kit.cli.environment import load_config
 from qtmiddleware.kit.cli.options import AsJson, ConfigFile, Engine, Kind, Questions, Sets
@@ -29,16 +30,6 @@ from qtmiddleware.kit.cli.output import (
 from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.transforms import NONE_NEEDED, SAME
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-
-_ADVICE: Final = {
-    "unauthorized": "set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service",
-    "unavailable": "check llm.baseUrl and the network",
-    "rejected": "check transformationModel and llm.baseUrl",
-    "rate_limited": "wait, or check your account's quota",
-    "timeout": "raise limits.llmTimeoutMs",
-    "truncated": "raise llm.maxTokens",
-}
-"""What to do about a failed model call, by reason."""
 
 
 def command(
@@ -137,11 +128,11 @@ def _transform_questions(
     if as_json:
         write_json(rows)
     if has_failed and rows:
-        advice = [f"; {_ADVICE[reason]}" for reason in sorted(reasons) if reason in _ADVICE]
+        fixes = [f"; {MODEL_FIXES[it]}" for it in sorted(reasons) if it in MODEL_FIXES]
         raise ModelError(
             "unavailable",
             f"the language model's reply was not usable ({', '.join(sorted(reasons))})"
-            + "".join(advice),
+            + "".join(fixes),
         )
 
 

@@ -194,8 +194,9 @@ def measure_changes(
             id_: new.get(id_, 0.0) - old.get(id_, 0.0) for id_ in sorted(old.keys() | new.keys())
         }
         gains = {id_: gain if abs(gain) > TOLERANCE else 0.0 for id_, gain in gains.items()}
-        means = [fsum(values.values()) / max(1, len(gains)) for values in (old, new)]
-        change = Change(name, *means, difference(list(gains.values()), seed=seed), gains)
+        mean, now = (fsum(values.values()) / max(1, len(gains)) for values in (old, new))
+        test = difference(list(gains.values()), seed=seed)
+        change = Change(name, mean, now, test, gains)
         changes.append(change)
         # Both tests of each system are corrected for. One that did not change is not tested.
         if any(gains.values()):

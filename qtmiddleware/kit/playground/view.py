@@ -40,13 +40,6 @@ _ADVICE: Final = {
         "the function's result has no list of passages; run qtm check to see how to fix that"
     ),
 }
-_STAGES: Final = {
-    "preprocess": "rules",
-    "search.original": "search, question",
-    "search.variants": "search, variants",
-    "fuse": "merge lists",
-    "keyword_evidence": "weigh words",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +68,6 @@ class Row:
     is_answer: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """The bar of one stage on a tier's timeline; *start* and *width* are percentages."""
-
-    name: str
-    kind: str
-    start: float
-    width: float
-    time: str
-    status: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """A tier's result, prepared for the page.
@@ -110,7 +91,7 @@ class Card:
     is_unsure: bool = False
     texts: Sequence[tuple[str, str, str]] = ()
     figures: Sequence[tuple[str, str]] = ()
-    bars: Sequence[Bar] = ()
+    steps: Sequence[tuple[str, str]] = ()
     notes: Sequence[tuple[str, str]] = ()
 
     @property
@@ -209,7 +190,7 @@ def _build_card(
         is_unsure=retrieval.is_unsure,
         texts=list(_list_texts(retrieval, movements)),
         figures=[(name, value) for name, value in numbers.items() if value],
-        bars=[_build_bar(stage, trace.total_ms) for stage in trace.stages],
+        steps=[(stage.name, _describe_stage(stage)) for stage in trace.stages],
         notes=notes,
     )
 
@@ -289,16 +270,9 @@ def _list_texts(retrieval: Retrieval, movements: Movements) -> Iterator[tuple[st
                 yield row.label, text[:MOST_SHOWN], "without a search of its own"
 
 
-def _build_bar(stage: Stage, total_ms: float) -> Bar:
-    group, _, transform = stage.name.partition(".")
-    name = _STAGES.get(stage.name, f"model, {transform}" if group == "transform" else stage.name)
-    kind = {"transform": "model", "rerank": "model", "search": "search"}.get(group, "own")
-    total = max(total_ms, stage.started_ms + stage.ms, 0.001)
-    start = min(99.0, 100 * stage.started_ms / total)
-    # Even the shortest stage is visible.
-    width = min(100 - start, max(0.7, 100 * stage.ms / total))
-    status = "" if stage.status == "ok" else stage.status
-    return Bar(name, kind, start, width, figures.format_duration(stage.ms), status)
+def _describe_stage(stage: Stage) -> str:
+    time = figures.format_duration(stage.ms)
+    return time if stage.status == "ok" else f"{time}, {stage.status}"
 
 
 def compare_places(card: Card, baseline: Card) -> str:
