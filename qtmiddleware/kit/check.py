@@ -178,7 +178,10 @@ def check(search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Check:
     run = _CheckRun(search, args, kwargs)
 
     async def retrieve(*args: Any, **kwargs: Any) -> Retrieval:
-        return run.search.retrieve(*args, **kwargs)  # type: ignore[no-any-return]
+        return run.search.retrieve(
+            *args,
+            **kwargs,
+        )  # type: ignore[no-any-return]
 
     with run.middleware:
         # Nothing that this coroutine awaits suspends, so it ends within one step.
@@ -209,7 +212,10 @@ def configure_function(function: Any, *layers: Mapping[str, Any] | str, **option
     does not inherit what *function* learned from earlier calls, and no hook hears of its calls.
     """
     middleware = function.middleware.with_config(*layers, **options)
-    return middleware.wrap(function.__wrapped__, **{**function.wrap_options, "on_retrieval": None})
+    return middleware.wrap(
+        function.__wrapped__,
+        **{**function.wrap_options, "on_retrieval": None},
+    )
 
 
 class _Recorder:
@@ -239,7 +245,11 @@ class _CheckRun:
         # Several calls read the history, and an iterator can be read only once.
         if isinstance(history := kwargs.get("history"), Iterator):
             kwargs["history"] = list(history)
-        traceless = {"cache": {"enabled": False}, "log": {"path": None}, "shadow": None}
+        traceless = {
+            "cache": {"enabled": False},
+            "log": {"path": None},
+            "shadow": None,
+        }
         self.recorder = _Recorder()
         self.search = configure_function(
             search, *filter(None, layers), traceless, observers=[self.recorder], is_quiet=True
@@ -250,7 +260,14 @@ class _CheckRun:
         self.query_name = search.query_argument.partition(".")[0]
         self.questions = _list_questions(kwargs.get(self.query_name, args[0] if args else None))
         given = {**getattr(self.function, "keywords", {}), **kwargs}.get(clauses.SCORE_BY)
-        self.clauses: Sequence[Any] = given if isinstance(given, list | tuple) else ()
+        self.clauses: Sequence[Any] = (
+            given
+            if isinstance(
+                given,
+                list | tuple,
+            )
+            else ()
+        )
         self.argument = clauses.SCORE_BY if self.clauses else search.query_argument
         self.question: Any = ""
         self.findings: list[Finding] = []
@@ -264,7 +281,11 @@ class _CheckRun:
             has_text = self._add_field_findings(free.rankings[0])
             await self._add_order_findings(free, has_text=has_text)
             await self._add_model_and_rerank_findings(free)
-        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        name = getattr(
+            self.function,
+            "__qualname__",
+            type(self.function).__qualname__,
+        )
         question, is_text = self.question, isinstance(self.question, str)
         return Check(
             name.rpartition("<locals>.")[2],
@@ -323,14 +344,24 @@ class _CheckRun:
         self._add_top_k_finding(None if operation is None else operation.top_k)
         for note in _list_notes(free, "query"):
             warnings = [problem.detail for problem in free.degradations if problem.reason == PAGED]
-            self._add(OK, "pages", note, "".join(warnings).partition("; ")[2])
+            self._add(
+                OK,
+                "pages",
+                note,
+                "".join(warnings).partition("; ")[2],
+            )
         return True
 
     def _add_top_k_finding(self, top_k: int | None) -> None:
         name = self.search.top_k_argument or self.search.wrap_options.get("top_k_arg")
         values = {"argument": name, "value": top_k}
         if top_k is not None:
-            self._add(OK, "top_k", f"`{name or 'top_k'}`, {top_k} in this call", **values)
+            self._add(
+                OK,
+                "top_k",
+                f"`{name or 'top_k'}`, {top_k} in this call",
+                **values,
+            )
         elif name:
             self._add(OFF, "top_k", f"`{name}` is not a number", **values)
         else:
@@ -392,7 +423,10 @@ class _CheckRun:
             elif failed := _find_problem(free, "response"):
                 text, fix = f"no passages were found in {failed.detail}", responses.ADVICE
                 try:
-                    responses.find_shape(free.response, self.settings.keyword_evidence)
+                    responses.find_shape(
+                        free.response,
+                        self.settings.keyword_evidence,
+                    )
                 except ResponseShapeError as error:
                     text, _, fix = str(error).partition("; ")
             self._add(PROBLEM, "passages", text, fix)
@@ -405,7 +439,16 @@ class _CheckRun:
             text += f"; {note}" if "candidates" in note else ""
         if "rejects" in text:
             fix = "set keywordEvidence.candidates to a number that the function accepts"
-        if asked is not None and count >= asked and (codes := _find_missing_codes(free, passages)):
+        if (
+            asked is not None
+            and count >= asked
+            and (
+                codes := _find_missing_codes(
+                    free,
+                    passages,
+                )
+            )
+        ):
             text += f"; none has {_quote(codes)} in its text or metadata"
             fix = f"raise keywordEvidence.candidates above {asked} to look further down"
         self._add(OK, "passages", text, fix)
@@ -418,10 +461,18 @@ class _CheckRun:
         if with_text:
             name = with_text[0].text_field
             where = f"in `{name}`" if name else "which is the passage itself"
-            self._add(OK, "text", f"{len(with_text)} of {count} have a text, {where}", field=name)
+            self._add(
+                OK,
+                "text",
+                f"{len(with_text)} of {count} have a text, {where}",
+                field=name,
+            )
         else:
             text_field = self.settings.keyword_evidence.fields.get("text")
-            text, fix = responses.describe_missing_text(passages, text_field)
+            text, fix = responses.describe_missing_text(
+                passages,
+                text_field,
+            )
             fields = clauses.list_searched_fields(self.clauses)
             if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:
                 fix = f'add "{fields[0]}" to include_fields'
@@ -437,7 +488,11 @@ class _CheckRun:
             self._add(OK, "metadata", text, fields=fields)
         if has_usable_scores([ranking]):
             direction = _DIRECTIONS[find_score_direction([ranking])]
-            self._add(OK, "scores", f"{direction}, from {scores[0]:.4g} to {scores[-1]:.4g}")
+            self._add(
+                OK,
+                "scores",
+                f"{direction}, from {scores[0]:.4g} to {scores[-1]:.4g}",
+            )
         else:
             missing = scores.count(None)
             text = f"{missing} of {count} have no score" if missing else "not in order"
@@ -452,10 +507,20 @@ class _CheckRun:
         settings = self.settings
         is_on = settings.keyword_evidence.enabled and settings.preprocess.apply_to == "keywords"
         if not (is_on and settings.fusion.row.merges):
-            self._add(OFF, "order", "the settings turn the rules off", _TURN_ON)
+            self._add(
+                OFF,
+                "order",
+                "the settings turn the rules off",
+                _TURN_ON,
+            )
         elif len(free.rankings[0].keys) < 2:
             fix = "let the function return more, or name the parameter with top_k_arg="
-            self._add(PROBLEM, "order", "a single passage cannot be reordered", fix)
+            self._add(
+                PROBLEM,
+                "order",
+                "a single passage cannot be reordered",
+                fix,
+            )
         elif has_text:
             results = {self.question: free}
             for question in self.questions[1:]:
@@ -483,14 +548,28 @@ class _CheckRun:
             text += f"; {failed} more failed" if failed else ""
         else:
             text = "changes for this question" if changed else "does not change for this question"
-            if reasons := _list_notes(results[self.question], "keyword_evidence"):
+            if reasons := _list_notes(
+                results[self.question],
+                "keyword_evidence",
+            ):
                 text += f" ({reasons[-1].removeprefix('order kept: ')})"
         is_useless = not changed and len(results) >= FEWEST_ASKED
         fix = _ASK_MODEL if is_useless else _MEASURE if changed else _ASK_MORE
-        values = {"asked": asked, "failed": failed, "other_first": len(led)}
+        values = {
+            "asked": asked,
+            "failed": failed,
+            "other_first": len(led),
+        }
         values["changed"] = len(changed)
         state = PROBLEM if is_useless else OK
-        self._add(state, "order", text, fix, **values, questions=list(changed))
+        self._add(
+            state,
+            "order",
+            text,
+            fix,
+            **values,
+            questions=list(changed),
+        )
         for question, now, was in led[:_MOST_EXAMPLES]:
             text = f"{shorten_text(question, 80)} " if len(results) > 1 else ""
             text += f"{_quote_passage(now)} comes before {_quote_passage(was)}"
@@ -511,9 +590,15 @@ class _CheckRun:
         best: Any = free
         if asks or reranks:
             patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
-            waits = {"llmTimeoutMs": patience, "deadlineMs": max(limits.deadline_ms, patience)}
+            waits = {
+                "llmTimeoutMs": patience,
+                "deadlineMs": max(limits.deadline_ms, patience),
+            }
             mode = {"escalation": {"mode": "always"}} if asks else {"transformationType": "none"}
-            best = await self._ask(self.questions[0], {"limits": waits, **mode})
+            best = await self._ask(
+                self.questions[0],
+                {"limits": waits, **mode},
+            )
         if isinstance(best, Exception):
             self._add_failed_call(best)
             return
@@ -523,13 +608,22 @@ class _CheckRun:
             failed = _find_problem(best, "rerank")
             text = f"reranks {len(best.reranked)} candidates{_describe_change(free, best)}"
             text = f"failed: {_describe(failed)}" if failed else text
-            self._add(PROBLEM if failed or not best.reranked else OK, "rerank", text)
+            self._add(
+                PROBLEM if failed or not best.reranked else OK,
+                "rerank",
+                text,
+            )
         for problem in best.degradations:
             if problem.reason != PAGED and problem.stage.partition(".")[0] not in _REPORTED:
                 is_clause = problem.stage == "search.text_clause"
                 fix = "name fields that the index declares with full_text_search"
                 text = f"{problem.stage} failed: {_describe(problem)}"
-                self._add(PROBLEM, "problem", text, fix if is_clause else "")
+                self._add(
+                    PROBLEM,
+                    "problem",
+                    text,
+                    fix if is_clause else "",
+                )
 
     def _add_model_finding(self, best: Retrieval, free: Retrieval) -> None:
         trace, name = best.trace, self.middleware.engine.model.name
@@ -547,7 +641,14 @@ class _CheckRun:
             text = f"{name} gave no usable reply: {_describe(failed)}"
         elif not trace.llm_calls:
             # Some questions are searched without the model, whatever the settings.
-            reason = trace.decision.reason.replace("_", " ") if trace.decision else ""
+            reason = (
+                trace.decision.reason.replace(
+                    "_",
+                    " ",
+                )
+                if trace.decision
+                else ""
+            )
             state, fix = OFF, "check with another question"
             text = f"{name} is not called for this kind of question ({reason})"
         elif relevance.is_low:
@@ -559,11 +660,27 @@ class _CheckRun:
             fix = "raise limits.llmTimeoutMs and limits.deadlineMs, or choose a faster model"
         else:
             text += f"; it wrote {', '.join(written) or 'nothing to search'}; "
-            text += format_count(len(best.variants) - 1, "more search", "more searches")
+            text += format_count(
+                len(best.variants) - 1,
+                "more search",
+                "more searches",
+            )
             text += _describe_change(free, best)
-        values = {"calls": trace.llm_calls, "tokens": tokens, "ms": round(ms, 3)}
+        values = {
+            "calls": trace.llm_calls,
+            "tokens": tokens,
+            "ms": round(ms, 3),
+        }
         reason = failed.reason if failed else ""
-        self._add(state, "model", text, fix, **values, cost_usd=trace.cost_usd, reason=reason)
+        self._add(
+            state,
+            "model",
+            text,
+            fix,
+            **values,
+            cost_usd=trace.cost_usd,
+            reason=reason,
+        )
 
 
 def _list_questions(value: Any) -> list[Any]:
@@ -603,7 +720,10 @@ def _is_order_changed(keys: Sequence[Any], after: Retrieval) -> bool:
 
 
 def _describe_change(before: Retrieval, after: Retrieval) -> str:
-    is_changed = _is_order_changed([match.key for match in before.matches], after)
+    is_changed = _is_order_changed(
+        [match.key for match in before.matches],
+        after,
+    )
     return f"; the order {'changes' if is_changed else 'does not change'} further"
 
 
@@ -621,5 +741,10 @@ def _quote_passage(passage: Match | Passage) -> str:
 
 
 def _format_row(label: str, text: str) -> str:
-    lines = textwrap.wrap(text, 70, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        text,
+        70,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return f"{label:<10}" + f"\n{'':<10}".join(lines)

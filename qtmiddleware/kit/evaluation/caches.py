@@ -38,25 +38,32 @@ class KeepingModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the kept reply to *prompt*, or ask the model. Its errors pass through."""
         start = perf_counter()
-        if (kept := self._find(prompt)) is not None:
+        kept = self._find(prompt)
+        if kept is not None:
             return kept
-        reply = self._inner.complete(prompt, deadline)
-        self._keep(prompt, reply, perf_counter() - start)
-        return reply
+        return self._keep_timed(prompt, self._inner.complete(prompt, deadline), start)
 
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+    async def acomplete(
+        self,
+        prompt: Prompt,
+        deadline: Deadline,
+    ) -> Reply:
         """Return the kept reply to *prompt*, or ask the model. Its errors pass through."""
         start = perf_counter()
-        if (kept := self._find(prompt)) is not None:
+        kept = self._find(prompt)
+        if kept is not None:
             return kept
-        reply = await self._inner.acomplete(prompt, deadline)
-        self._keep(prompt, reply, perf_counter() - start)
+        return self._keep_timed(prompt, await self._inner.acomplete(prompt, deadline), start)
+
+    def _keep_timed(self, prompt: Prompt, reply: Reply, start: float) -> Reply:
+        seconds = reply.seconds or perf_counter() - start
+        self._keep(prompt, replace(reply, seconds=seconds))
         return reply
 
-    def _find(self, prompt: Prompt) -> Reply | None:  # noqa: ARG002  (a subclass may know it)
+    def _find(self, _prompt: Prompt) -> Reply | None:
         return None
 
-    def _keep(self, prompt: Prompt, reply: Reply, seconds: float) -> None:
+    def _keep(self, prompt: Prompt, reply: Reply) -> None:
         raise NotImplementedError
 
 
@@ -95,10 +102,10 @@ class CachedModel(KeepingModel):
             return None if row is None else Reply(**json.loads(row[0]))
         return None
 
-    def _keep(self, prompt: Prompt, reply: Reply, seconds: float) -> None:
+    def _keep(self, prompt: Prompt, reply: Reply) -> None:
         if reply.truncated:
             return
-        value = json.dumps(asdict(replace(reply, seconds=reply.seconds or seconds))).encode()
+        value = json.dumps(asdict(reply)).encode()
         statement = "INSERT OR REPLACE INTO cached VALUES (?, ?)"
         with self._tolerate_failures(), self._lock, self._connection:
             self._connection.execute(statement, (self._compute_key(prompt), value))

@@ -226,7 +226,7 @@ class RecordingModel(KeepingModel):
         lines = read_records(self._path)
         self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
 
-    def _keep(self, prompt: Prompt, reply: Reply, seconds: float) -> None:  # noqa: ARG002
+    def _keep(self, prompt: Prompt, reply: Reply) -> None:
         # The fields are recorded, not the reply's text, so that other modes can use them too.
         members = {} if reply.truncated else parse_reply(reply, ())
         answer = _keep_valid_values(members, prompt.fields)

@@ -36,10 +36,23 @@ MAIN = "from qtmiddleware.kit.cli import main; main()"
 def bench(qtm: Run, tmp_path: Path) -> Run:
     """Run ``qtm bench`` in a folder with a data set and a recording."""
     write_data(tmp_path / "set", DATA)
-    write_recording(tmp_path / "r.jsonl", DATA, "rewrite", "step_back", "hyde", "sub_queries")
+    write_recording(
+        tmp_path / "r.jsonl",
+        DATA,
+        "rewrite",
+        "step_back",
+        "hyde",
+        "sub_queries",
+    )
 
     def run(arguments: str, **environ: str) -> Ended:
-        return qtm("bench", "--data", "set", *arguments.split(), **environ)
+        return qtm(
+            "bench",
+            "--data",
+            "set",
+            *arguments.split(),
+            **environ,
+        )
 
     return run
 
@@ -96,7 +109,10 @@ def test_systems_are_chosen_by_name_or_by_what_they_need(bench: Run) -> None:
 
 
 def test_config_files_are_systems_of_their_own(bench: Run, tmp_path: Path) -> None:
-    mine = {"transformationType": "hyde", "log": {"path": "queries.jsonl"}}
+    mine = {
+        "transformationType": "hyde",
+        "log": {"path": "queries.jsonl"},
+    }
     (tmp_path / "mine.json").write_text(json.dumps(mine))
     ended = bench("--recordings r.jsonl -c mine.json -c off --systems off --json")
     systems = read_systems(ended)
@@ -107,9 +123,15 @@ def test_config_files_are_systems_of_their_own(bench: Run, tmp_path: Path) -> No
 
 def test_what_a_service_replies_is_recorded_and_replayed(bench: Run, chat: ModelServer) -> None:
     asked = "--systems multi_query,balanced --json"
-    live = bench(f"{asked} --record new/r.jsonl", QTM_LLM_BASE_URL=chat.url)
+    live = bench(
+        f"{asked} --record new/r.jsonl",
+        QTM_LLM_BASE_URL=chat.url,
+    )
     assert Counter(map(mode_of, chat.bodies)) == {"multi_query": 6, "combined": 6}
-    first, second = map(read_systems, (live, bench(f"{asked} --recordings new/r.jsonl")))
+    first, second = map(
+        read_systems,
+        (live, bench(f"{asked} --recordings new/r.jsonl")),
+    )
     assert [system["perQuery"] for system in first] == [system["perQuery"] for system in second]
     assert first[2]["inputTokens"] == 6 * chat.usage["prompt_tokens"]
     assert second[2]["costUsd"] > 0
@@ -165,7 +187,10 @@ def count_kept_replies(path: Path) -> int:
         return int(number)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
+@pytest.mark.skipif(
+    os.name != "posix",
+    reason="processes are signalled as on POSIX here",
+)
 def test_ctrl_c_loses_no_reply_that_had_come(chat: ModelServer, tmp_path: Path) -> None:
     write_data(tmp_path / "set", DATA)
     numbers = count(1)

@@ -96,7 +96,14 @@ def bench(qtm: Run, folder: Path) -> Run:
     """Run ``qtm bench`` on a function of the folder and its file of questions."""
 
     def run(function: str, data: str = "questions.csv", **environ: str) -> Ended:
-        return qtm("bench", "--data", data, "--function", *function.split(), **environ)
+        return qtm(
+            "bench",
+            "--data",
+            data,
+            "--function",
+            *function.split(),
+            **environ,
+        )
 
     return run
 
@@ -149,7 +156,10 @@ def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own
     (folder / "mine.json").write_text('{"transformationType": "hyde"}')
     runs = []
     for _ in range(2):
-        ended = bench("app:search -c mine.json --json", QTM_LLM_BASE_URL=model_server.url)
+        ended = bench(
+            "app:search -c mine.json --json",
+            QTM_LLM_BASE_URL=model_server.url,
+        )
         runs.append((figures(ended), len(model_server.bodies)))
     (found, asked), (again, asked_in_all) = runs
     assert list(found) == [*USUAL, "mine"]
@@ -219,10 +229,17 @@ def test_beyond_a_thousand_searches_leave_is_needed(bench: Run) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(os.name != "posix", reason="there are no such terminals here")
+@pytest.mark.skipif(
+    os.name != "posix",
+    reason="there are no such terminals here",
+)
 def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
     asked = ("bench", "--function", "app:search", "--data", "many.csv")
-    with Terminal(*asked, folder=folder, environ=read_plain_environment()) as terminal:
+    with Terminal(
+        *asked,
+        folder=folder,
+        environ=read_plain_environment(),
+    ) as terminal:
         terminal.wait_for("Go on? [y/N]:")
         terminal.type("n")
         assert terminal.ended() == 0

@@ -40,7 +40,10 @@ GATE = "--baseline base.json --fail-if worse"
 def write_files(folder: Path) -> None:
     (folder / "app.py").write_text(MODULE, encoding="utf-8")
     rows = "".join(f"Where is number {number}?,p{number}\n" for number in range(40))
-    (folder / "questions.csv").write_text(f"question,id\n{rows}", encoding="utf-8")
+    (folder / "questions.csv").write_text(
+        f"question,id\n{rows}",
+        encoding="utf-8",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,11 @@ def test_the_same_function_again_is_not_worse(bench: Run) -> None:
 def test_a_loss_ends_with_3_and_says_so_to_people_programs_and_the_pull_request(
     bench: Run, folder: Path
 ) -> None:
-    ended = bench(f"{GATE} --json --report out.md", BEHIND="2", OF="15")
+    ended = bench(
+        f"{GATE} --json --report out.md",
+        BEHIND="2",
+        OF="15",
+    )
     assert ended.code == 3, ended.err
     told = json.loads(ended.out)["gate"]
     assert (told["verdict"], told["failIf"], told["questions"]) == ("worse", "worse", 40)
@@ -150,7 +157,10 @@ def test_that_nobody_reads_the_output_does_not_hide_the_loss(
         assert "Traceback" not in running.stderr.read()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
+@pytest.mark.skipif(
+    os.name != "posix",
+    reason="processes are signalled as on POSIX here",
+)
 def test_ctrl_c_leaves_no_report_and_the_baseline_as_it_was(folder: Path, measured: str) -> None:
     running = start(folder, "--report", "out.md", WAITS="1")
     wait_until(lambda: count_calls(folder) == 4)

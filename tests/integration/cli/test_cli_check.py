@@ -53,7 +53,10 @@ embed = lambda text: [1.0, 2.0]
 @pytest.fixture
 def check(qtm: Run, tmp_path: Path) -> Run:
     (tmp_path / "app.py").write_text(MODULE, encoding="utf-8")
-    (tmp_path / "broken.py").write_text("import nothing_of_that_name", encoding="utf-8")
+    (tmp_path / "broken.py").write_text(
+        "import nothing_of_that_name",
+        encoding="utf-8",
+    )
     return lambda target, *arguments: qtm("check", target, *arguments)
 
 
@@ -68,7 +71,13 @@ def test_a_function_that_is_helped_ends_with_0_and_one_that_is_not_with_1_and_th
 ) -> None:
     ended = check("app:search", QUERY)
     assert (ended.code, "include_metadata=True" in ended.out) == (1, True)
-    mended = check("app:search", QUERY, "--arg", "include_metadata=true", "--json")
+    mended = check(
+        "app:search",
+        QUERY,
+        "--arg",
+        "include_metadata=true",
+        "--json",
+    )
     found = json.loads(mended.out)  # what the function prints is not in it
     assert (mended.code, found["helps"], found["keywords"]) == (0, True, "jaco health concerns")
     ended = check("app:needy", QUERY)

@@ -31,7 +31,11 @@ def test_one_question_is_put_to_every_system_side_by_side(
     qtm: Run, folder: Path, service: AnsweringService, columns: int
 ) -> None:
     asked = ("compare", QUESTION, "--set", "topK=2", "--answers")
-    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, COLUMNS=str(columns))
+    ended = qtm(
+        *asked,
+        QTM_LLM_BASE_URL=service.url,
+        COLUMNS=str(columns),
+    )
     assert ended.code == 0, ended.err
     first, _, places = ended.out.partition("place and change of place")
     rows = rows_of(first)
@@ -57,7 +61,10 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
-    at = {"QTM_LLM_BASE_URL": service.url, "QTM_FUSION_WEIGHTS": '{"original": 0}'}
+    at = {
+        "QTM_LLM_BASE_URL": service.url,
+        "QTM_FUSION_WEIGHTS": '{"original": 0}',
+    }
     asked = ("compare", SICK, "--systems", "rewrite", "--set", "topK=1")
     ended = qtm(*asked, **at)
     assert ended.code == 0, ended.err
@@ -106,7 +113,13 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     rows = [{"question": f"{text} Why?", "ideal_answer": "None."} for text in (QUESTION, SICK)]
     (folder / "val.json").write_text(json.dumps(rows, indent=2))
     options = ("--systems", "rules", "--json", "--report", "out/ranked.html")
-    ended = qtm("compare", "--questions", "val.json", *options, QTM_LLM_BASE_URL=service.url)
+    ended = qtm(
+        "compare",
+        "--questions",
+        "val.json",
+        *options,
+        QTM_LLM_BASE_URL=service.url,
+    )
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
     assert [row["reference"] for row in told["questions"]] == ["None."] * 2
@@ -178,7 +191,14 @@ def test_what_cannot_be_compared_is_said_in_a_line(
 def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     arguments = ("--arg", "tenant=two", "--arg", "top_k=2")
-    ended = qtm("compare", QUESTION, "--function", "app:search", *arguments, "--json")
+    ended = qtm(
+        "compare",
+        QUESTION,
+        "--function",
+        "app:search",
+        *arguments,
+        "--json",
+    )
     assert ended.code == 0, ended.err
     (row,) = json.loads(ended.out)["questions"]
     off, rules = row["systems"]
@@ -195,7 +215,11 @@ def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_
 def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     asked = ("compare", QUESTION, "--function", "app:hangs")
-    with Terminal(*asked, folder=tmp_path, environ=environ(tmp_path)) as terminal:
+    with Terminal(
+        *asked,
+        folder=tmp_path,
+        environ=environ(tmp_path),
+    ) as terminal:
         terminal.wait_for("Only systems that need no model are compared.")
         terminal.type(CTRL_C, enter=False)
         terminal.wait_for("interrupted")

@@ -52,7 +52,10 @@ def test_a_key_in_it_is_used_and_named_without_its_value(
     # A dollar sign is no variable.
     key = f"{SECRET}-${{OTHERS_SECRET}}"
     path = put(folder, f"\ufeffexport OPENAI_API_KEY='{key}'\n")
-    at = {"QTM_LLM_BASE_URL": service.url, "OTHERS_SECRET": "precious"}
+    at = {
+        "QTM_LLM_BASE_URL": service.url,
+        "OTHERS_SECRET": "precious",
+    }
     ended = qtm("query", QUESTION, **at)
     assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n")
     assert HEALTH in ended.out
@@ -92,8 +95,15 @@ def test_one_that_is_not_safe_or_cannot_be_read_is_noted_and_not_used(
     if kind == "pipe":
         os.mkfifo(path)
     else:
-        endings = {"large": "\n" + "#" * 1_000_000, "latin": "\nA=\udcff", "nul": "\nHF_TOKEN='\0'"}
-        put(tmp_path, (line + endings.get(kind, "")).encode(errors="surrogateescape"))
+        endings = {
+            "large": "\n" + "#" * 1_000_000,
+            "latin": "\nA=\udcff",
+            "nul": "\nHF_TOKEN='\0'",
+        }
+        put(
+            tmp_path,
+            (line + endings.get(kind, "")).encode(errors="surrogateescape"),
+        )
     if kind == "link":
         path.rename(tmp_path / "theirs")
         path.symlink_to(tmp_path / "theirs")
@@ -107,7 +117,10 @@ def test_one_that_is_not_safe_or_cannot_be_read_is_noted_and_not_used(
 
 def test_no_name_in_it_forges_a_line_or_shows_a_piece_of_a_key(qtm: Run, tmp_path: Path) -> None:
     names = "".join(f"N{number}=1\n" for number in range(500))
-    put(tmp_path, f"{SECRET}\nMIIEvAIBADANBg=\n'a\nqtm: all is well\x1b[2J'=1\n{names}")
+    put(
+        tmp_path,
+        f"{SECRET}\nMIIEvAIBADANBg=\n'a\nqtm: all is well\x1b[2J'=1\n{names}",
+    )
     ended = qtm("transform", "-t", "none", QUESTION)
     assert ended.err.count("\n") == 1
     assert "N19, 483 more" in ended.err
@@ -117,7 +130,10 @@ def test_no_name_in_it_forges_a_line_or_shows_a_piece_of_a_key(qtm: Run, tmp_pat
 
 def test_every_credential_the_package_reads_may_stand_in_it() -> None:
     read = {"HF_TOKEN"}  # by the library that fetches models
-    for found in pkgutil.walk_packages(qtmiddleware.__path__, "qtmiddleware."):
+    for found in pkgutil.walk_packages(
+        qtmiddleware.__path__,
+        "qtmiddleware.",
+    ):
         if found.name.rpartition(".")[2] in ("openai_client", "pinecone"):
             module = vars(importlib.import_module(found.name))
             read |= {module[name] for name in module if name == "KEY_VARIABLE"}
@@ -134,7 +150,11 @@ def test_the_config_of_the_folder_is_found_under_any_that_is_named(qtm: Run, fol
     (folder / second).write_text('{"topK": 3}')
     (folder / "mine.json").write_text('{"topK": 4}')
     ended = qtm("ingest", "mine.json", "--set", "indexPath=i.sqlite")
-    line = {"level": "info", "message": "Loading config", "meta": {"path": first}}
+    line = {
+        "level": "info",
+        "message": "Loading config",
+        "meta": {"path": first},
+    }
     assert json.loads(ended.err.splitlines()[0]) == line
     for more, environ, top_k, origin in (
         ((), {"QTM_TOP_K": "6"}, 2, f"file {first}"),
@@ -176,7 +196,10 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
     assert "evil" not in str(caught.value)
     assert load_config(CONFIG_FILES[1])
     # Whoever says it on the command line has named it.
-    assert load_config(None, [f"{name}={json.dumps(value)}" for name, value in GRAVE[key].items()])
+    assert load_config(
+        None,
+        [f"{name}={json.dumps(value)}" for name, value in GRAVE[key].items()],
+    )
 
 
 @pytest.mark.parametrize("key", ["dataPath", "indexPath"])
@@ -193,7 +216,10 @@ def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
     ways = ("~/notes", "docs/../../notes", "out/*.txt", "*/../../notes/*", "b")
     for path in (str(here.parent), *ways):
         put_config(here, {key: path})
-        with pytest.raises(ConfigError, match=f"must not set {key} outside this folder"):
+        with pytest.raises(
+            ConfigError,
+            match=f"must not set {key} outside this folder",
+        ):
             load_config(None)
         assert load_config(CONFIG_FILES[1])
     for path in ("docs", "./docs/*.md", "docs/../docs/**", ".", str(here / "docs"), "not/there"):
@@ -201,7 +227,10 @@ def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
         assert load_config(None)
 
 
-@pytest.mark.parametrize("budget", [{"maxUsd": None}, {"maxUsd": 1_000}, {"maxTokens": 10**9}])
+@pytest.mark.parametrize(
+    "budget",
+    [{"maxUsd": None}, {"maxUsd": 1_000}, {"maxTokens": 10**9}],
+)
 def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
     here: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, Any]
 ) -> None:

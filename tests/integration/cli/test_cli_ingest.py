@@ -27,7 +27,10 @@ def docs(tmp_path: Path) -> Path:
     folder.mkdir()
     bees = "# Bees\n\nBees live in hives. They make honey."
     (folder / "bees.md").write_text(bees, encoding="utf-8")
-    (folder / "ants.txt").write_text("Ants live in hills.", encoding="utf-8")
+    (folder / "ants.txt").write_text(
+        "Ants live in hills.",
+        encoding="utf-8",
+    )
     return folder
 
 
@@ -79,7 +82,10 @@ def test_what_cannot_be_ingested_is_a_usage_error(
     assert not (tmp_path / ".tmp").exists()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell of POSIX here")
+@pytest.mark.skipif(
+    os.name != "posix",
+    reason="streams are closed by a shell of POSIX here",
+)
 @pytest.mark.parametrize(
     ("streams", "code"), [("<&- >&- 2>&-", 0), ("2>&-", 0), ("| true", 0), (">/dev/full", 1)]
 )
@@ -90,14 +96,22 @@ def test_output_that_nobody_takes_ends_in_no_traceback(
         pytest.skip("there is no device here that is always full")
     program = shlex.join([sys.executable, "-c", MAIN, "ingest", "docs", "--log-json", "--json"])
     command = ["bash", "-c", f"{program} {streams}; exit ${{PIPESTATUS[0]}}"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
     assert ended.returncode == code
     assert b"Traceback" not in ended.stderr
     assert b"Exception ignored" not in ended.stderr
     assert (b"No space left" in ended.stderr) == ("full" in streams)
 
 
-@pytest.mark.parametrize("place", ["reading", "embedding", "publishing"])
+@pytest.mark.parametrize(
+    "place",
+    ["reading", "embedding", "publishing"],
+)
 def test_ctrl_c_says_so_and_the_next_run_completes(
     qtm: Run, docs: Path, tmp_path: Path, place: str
 ) -> None:
@@ -116,26 +130,46 @@ ingest._open_json_log = interrupting
 main()
 """
     command = [sys.executable, "-c", program, "ingest", "docs"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=200, check=False)
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
     assert ended.returncode == 130
     assert ended.stderr.decode().splitlines() == ["qtm: interrupted"]
     report = json.loads(qtm("ingest", "docs", "--json").out)
     assert (report["documents"], report["written"]) == (2, 2)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals here")
+@pytest.mark.skipif(
+    os.name != "posix",
+    reason="there are no pseudo-terminals here",
+)
 @pytest.mark.parametrize("option", ["", "--log-json"])
 def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(
     docs: Path, tmp_path: Path, option: str
 ) -> None:
     # Nobody answers there.
-    contexts = {"contextualChunks": True, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}}
+    contexts = {
+        "contextualChunks": True,
+        "llm": {"baseUrl": "http://127.0.0.1:9/v1"},
+    }
     (tmp_path / "contexts.json").write_text(json.dumps(contexts))
     for number in range(8):
         (docs / f"{number}.txt").write_text(f"This is text {number}.")
     asked = ("ingest", "docs", "-c", "contexts.json", *option.split())
-    environ = {**os.environ, "TERM": "xterm", "OPENAI_API_KEY": "not-a-key"}
-    with Terminal(*asked, folder=tmp_path, environ=environ) as terminal:
+    environ = {
+        **os.environ,
+        "TERM": "xterm",
+        "OPENAI_API_KEY": "not-a-key",
+    }
+    with Terminal(
+        *asked,
+        folder=tmp_path,
+        environ=environ,
+    ) as terminal:
         assert terminal.ended() == 0
         shown = terminal.screen
     assert ("embedding chunks" in shown) == (not option)

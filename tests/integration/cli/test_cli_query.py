@@ -51,7 +51,10 @@ def test_where_the_model_fails_the_passages_are_shown(
     assert " s, 1 search for $0.000016, 1 LLM call, " in ended.out
 
 
-@pytest.mark.parametrize(("more", "code"), [((), 1), (("--no-answer",), 0)])
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [((), 1), (("--no-answer",), 0)],
+)
 def test_without_a_key_the_passages_that_meet_the_filter_are_shown(
     qtm: Run, folder: Path, more: tuple[str, ...], code: int
 ) -> None:
@@ -88,9 +91,15 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
     with Terminal("query", folder=folder, environ=at) as terminal:
         assert "1. rewrite - " in terminal.wait_for("type [none]:")
         terminal.type("12")
-        terminal.wait_for("This is not a type: enter a number from 1 to", "type [none]:")
+        terminal.wait_for(
+            "This is not a type: enter a number from 1 to",
+            "type [none]:",
+        )
         terminal.type("1")
-        terminal.wait_for("Current transformation type: rewrite", *READY)
+        terminal.wait_for(
+            "Current transformation type: rewrite",
+            *READY,
+        )
 
         terminal.type(QUESTION)
         told = terminal.wait_for(
@@ -101,14 +110,20 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         assert "2 LLM calls, 200 + 40 tokens, $0.000040)" in told
 
         terminal.type("And last year?")
-        terminal.wait_for("standalone: And last year of Jaco?", "\n> ")
+        terminal.wait_for(
+            "standalone: And last year of Jaco?",
+            "\n> ",
+        )
         said_before = [turn["content"] for turn in service.transformed[-1]["history"]]
         assert said_before == [QUESTION, f"{HEALTH} [1]"]
 
         terminal.type("tt")
         terminal.wait_for("type [rewrite]:")
         terminal.type("step-back")
-        terminal.wait_for("Transformation type set to: stepback", "\n> ")
+        terminal.wait_for(
+            "Transformation type set to: stepback",
+            "\n> ",
+        )
         terminal.type("tt")
         terminal.wait_for("type [stepback]:")
         terminal.type("")
@@ -129,7 +144,13 @@ def test_ctrl_c_stops_an_answer_as_it_is_written_and_the_session_goes_on(
 ) -> None:
     service.pauses = True
     at = environ(folder, QTM_LLM_BASE_URL=service.url)
-    with Terminal("query", "--type", "none", folder=folder, environ=at) as terminal:
+    with Terminal(
+        "query",
+        "--type",
+        "none",
+        folder=folder,
+        environ=at,
+    ) as terminal:
         terminal.wait_for(*READY)
         terminal.type(QUESTION)
         assert "no health" not in terminal.wait_for("Jaco has")
@@ -169,10 +190,18 @@ def test_a_session_that_was_typed_works_line_by_line_in_a_pipe(
 ) -> None:
     lines = ["", "1", QUESTION, "tt", "3", "Is he ill?", "tt", "", "tt", "step-back"]
     text = "\n".join([*lines, "Why?", "2", "exit", "More?"]).encode()
-    ended = qtm("query", "--explain", text=text, QTM_LLM_BASE_URL=service.url)
+    ended = qtm(
+        "query",
+        "--explain",
+        text=text,
+        QTM_LLM_BASE_URL=service.url,
+    )
     assert ended.code == 0, ended.err
     assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "Why?", "2"]
-    kinds = re.findall(r"Transformation type set to: (\w+)", ended.err)
+    kinds = re.findall(
+        r"Transformation type set to: (\w+)",
+        ended.err,
+    )
     assert kinds == ["rewrite", "decompose", "decompose", "stepback"]
     for said in ("called the model: always", "Fusion     anchored: ", "Keywords   weight "):
         assert said in ended.out
@@ -186,15 +215,30 @@ def test_json_lines_hold_everything_and_nothing_else(
 ) -> None:
     service.refused = {"Is he ill?"}
     text = f"1\n{QUESTION}\nIs he ill?\n{'x' * 9_000}\n".encode()
-    ended = qtm("query", "--json", "-t", "keywords", text=text, QTM_LLM_BASE_URL=service.url)
+    ended = qtm(
+        "query",
+        "--json",
+        "-t",
+        "keywords",
+        text=text,
+        QTM_LLM_BASE_URL=service.url,
+    )
     assert ended.code == 0, ended.err
     # A number is a question here.
-    number, first, second, third = map(json.loads, ended.out.splitlines())
+    number, first, second, third = map(
+        json.loads,
+        ended.out.splitlines(),
+    )
     assert number["question"] == "1"
     assert (first["question"], first["answer"], first["found"]) == (QUESTION, f"{HEALTH} [1]", True)
     (cited,) = first["citations"]
     assert first["answer"][cited["start"] : cited["end"]] == "[1]"
-    place = {"number": 1, "id": "health", "source": "vet.pdf", "page": 3}
+    place = {
+        "number": 1,
+        "id": "health",
+        "source": "vet.pdf",
+        "page": 3,
+    }
     assert cited.items() >= place.items()
     assert (first["passages"][0]["text"], first["trace"]["llm_calls"]) == (HEALTH, 2)
     assert (second["answer"], second["found"], len(second["passages"])) == (None, None, 4)

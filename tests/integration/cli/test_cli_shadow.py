@@ -51,6 +51,9 @@ def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(
     (example,) = plain["examples"]
     assert (plain["questions"], example["plain"]) == (1, ["About a", "About b"])
     assert example["ours"] != example["plain"]
-    (tmp_path / "empty.jsonl").write_text('{"status": "full"}\n', "utf-8")
+    (tmp_path / "empty.jsonl").write_text(
+        '{"status": "full"}\n',
+        "utf-8",
+    )
     ended = qtm("shadow", "empty.jsonl")
     assert (ended.code, "has no records of shadow mode" in ended.err) == (2, True)

@@ -34,8 +34,17 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     embedder = CallableEmbedder(
         lambda texts: list(map(embedded, texts)), name=model.name, dimension=model.dimension
     )
-    with open_index(data, tmp_path_factory.mktemp("demo"), embedder) as store:
-        system = index_system(store, embedder, load_recorded_model(), top_k=TOP_K)
+    with open_index(
+        data,
+        tmp_path_factory.mktemp("demo"),
+        embedder,
+    ) as store:
+        system = index_system(
+            store,
+            embedder,
+            load_recorded_model(),
+            top_k=TOP_K,
+        )
         return measure_systems(system, data, chosen(USUAL))
 
 

@@ -100,22 +100,45 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
     data, model = load_dataset(folder), load_recorded_model(folder)
     kinds = ["gains", "loses", "code", "conversation", "nothing found", "typo"]
     assert [*EXAMPLES[folder]] == kinds
-    assert not has_recording(model, "a question that nobody has asked", ())
+    assert not has_recording(
+        model,
+        "a question that nobody has asked",
+        (),
+    )
     embedder = find_embedder("all-MiniLM-L6-v2")
     parts: Any = {"client": model, "embedder": embedder}
     with (
         open_index(data, tmp_path, embedder) as store,
-        QueryMiddleware({"topK": 5}, store=store, **parts) as middleware,
+        QueryMiddleware(
+            {"topK": 5},
+            store=store,
+            **parts,
+        ) as middleware,
     ):
-        tiers = Tiers(middleware.retriever, has_recorded_reply=lambda *_: True)
+        tiers = Tiers(
+            middleware.retriever,
+            has_recorded_reply=lambda *_: True,
+        )
         for kind, id_ in EXAMPLES[folder].items():
             (question,) = data.only({id_}).questions
-            assert has_recording(model, question.text, question.history)
+            assert has_recording(
+                model,
+                question.text,
+                question.history,
+            )
             best = max(data.qrels[id_].values())
             answers = [id_ for id_, grade in data.qrels[id_].items() if grade == best > 0]
-            asked: Any = {"question": question.text, "history": question.history}
+            asked: Any = {
+                "question": question.text,
+                "history": question.history,
+            }
             state = PageState(tiers=tiers.shown, **asked)
-            cards = build_cards(asyncio.run(tiers.ask(state)), tiers, state, answers)
+            cards = build_cards(
+                asyncio.run(tiers.ask(state)),
+                tiers,
+                state,
+                answers,
+            )
             ways = [compare_places(card, cards[0]) for card in cards]
             if kind == "nothing found":
                 assert {*ways[1:]} <= {"same", "none"}

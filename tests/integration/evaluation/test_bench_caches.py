@@ -19,8 +19,21 @@ from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.types import Deadline
 
 FIELDS = (ReplyField("rewrite", "line", "the question in other words"),)
-PROMPT = Prompt("rewrite", "1", "Rewrite.", "secret question", FIELDS, "secret question")
-REPLY = Reply('{"rewrite": "\ud800 kept"}', 12, 5, calls=2, cost_usd=0.25)
+PROMPT = Prompt(
+    "rewrite",
+    "1",
+    "Rewrite.",
+    "secret question",
+    FIELDS,
+    "secret question",
+)
+REPLY = Reply(
+    '{"rewrite": "\ud800 kept"}',
+    12,
+    5,
+    calls=2,
+    cost_usd=0.25,
+)
 
 
 class Accounting:
@@ -52,7 +65,11 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ask]:
     with ExitStack() as stack:
 
         def run(inner: Accounting, prompt: Prompt = PROMPT, options: str = "") -> Reply:
-            model = CachedModel(inner, tmp_path / "kept" / "cache.sqlite", options=options)
+            model = CachedModel(
+                inner,
+                tmp_path / "kept" / "cache.sqlite",
+                options=options,
+            )
             stack.callback(model.close)
             if request.param == "sync":
                 return model.complete(prompt, Deadline())
@@ -119,7 +136,10 @@ def test_a_cache_that_is_damaged_on_the_way_costs_no_reply(
     model.close()
     assert (inner.asked, "cache.sqlite" in caplog.text, "secret" in caplog.text) == (2, True, False)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match=r"file.cache\.sqlite cannot be used"):
+    with pytest.raises(
+        StoreError,
+        match=r"file.cache\.sqlite cannot be used",
+    ):
         CachedModel(inner, tmp_path / "file" / "cache.sqlite")
 
 

@@ -40,7 +40,12 @@ def opened(tmp_path: Path) -> Any:
     """Opens a bench whose cache is in the folder ``cache``."""
 
     def open_(data: Dataset = DATA, **options: Any) -> AbstractContextManager[Bench]:
-        return open_bench(data, Settings(), cache=tmp_path / "cache", **options)
+        return open_bench(
+            data,
+            Settings(),
+            cache=tmp_path / "cache",
+            **options,
+        )
 
     return open_
 
@@ -61,7 +66,10 @@ class Slow(ScriptedModel):
     """Takes *seconds* for a reply; *most* is how many it wrote at a time."""
 
     def __init__(self, seconds: float = 0.01) -> None:
-        replies = {"rewrite": "Since when is it open?", "hyde": "It opened in 1850."}
+        replies = {
+            "rewrite": "Since when is it open?",
+            "hyde": "It opened in 1850.",
+        }
         super().__init__(replies, seconds=seconds)
         self.at_work = self.most = 0
         self._counting = Lock()
@@ -83,7 +91,10 @@ def test_a_second_run_embeds_no_passage_and_asks_nothing(opened: Any) -> None:
     told: list[str] = []
     found, asked = [], []
     for _ in range(2):
-        with opened(client=model, progress=lambda *it: told.append(it[0])) as bench:
+        with opened(
+            client=model,
+            progress=lambda *it: told.append(it[0]),
+        ) as bench:
             found.append(bench.measure(systems))
         asked.append(len(model.prompts))
     assert told == ["embedding passages"]
@@ -114,7 +125,12 @@ def test_the_model_is_not_asked_ahead_where_a_gate_decides(tmp_path: Path) -> No
     told: list[tuple[str, int, int]] = []
     systems = chosen(["rules", "auto", "rewrite"])
     data = bridges_data(history=True)
-    ask_ahead(model, data, systems, progress=lambda *step: told.append(step))
+    ask_ahead(
+        model,
+        data,
+        systems,
+        progress=lambda *step: told.append(step),
+    )
     model.close()
     # The follow-up is asked about whatever was found.
     assert told == [("asking: auto", 1, 1), *(("asking: rewrite", n, 7) for n in range(1, 8))]
@@ -132,7 +148,13 @@ def test_a_model_that_is_not_there_is_noticed_at_once_and_one_that_fails_is_aske
 
     model = ScriptedModel(ModelError("unauthorized"))
     said = "replied to none of the first 6 questions"
-    with opened(client=model) as bench, pytest.raises(ModelError, match=said) as caught:
+    with (
+        opened(client=model) as bench,
+        pytest.raises(
+            ModelError,
+            match=said,
+        ) as caught,
+    ):
         bench.measure(chosen(["rewrite", "hyde"]))
     assert (caught.value.reason, len(model.prompts)) == ("unauthorized", 6)
     with opened(client=ScriptedModel(moody, name="moody")) as bench:
@@ -154,7 +176,12 @@ def test_recorded_replies_are_replayed_with_estimated_costs(opened: Any, recorde
     # A question of equal text is not taken for the recorded one.
     first = DATA.questions[0]
     twins = (first, Question("twin", first.text))
-    data = Dataset("x", DATA.passages, twins, {it.id: DATA.qrels[first.id] for it in twins})
+    data = Dataset(
+        "x",
+        DATA.passages,
+        twins,
+        {it.id: DATA.qrels[first.id] for it in twins},
+    )
     with opened(data, recordings=recorded(1)) as bench:
         assert [question.id for question in bench.dataset.questions] == [first.id]
 
@@ -175,7 +202,10 @@ def test_what_cannot_be_measured_or_recorded_is_refused_before_anything_is_asked
     (tmp_path / "file").write_text("x")
     (tmp_path / "r.jsonl").write_text('{"_id": "z", "query": "Another?", "rewrite": "x"}\n')
     model = ScriptedModel({})
-    blank = replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:]))
+    blank = replace(
+        DATA,
+        questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:]),
+    )
     options: list[tuple[dict[str, Any], str]] = [
         ({"data": blank}, "is blank"),
         ({"recordings": tmp_path / "r.jsonl"}, r"none of the 6 questions of bridges .*r\.jsonl"),
@@ -228,7 +258,10 @@ def find(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     return [{"id": it.id, "score": 0.5, "text": it.text} for it in DATA.passages][:top_k]
 
 
-@pytest.mark.parametrize("system", ["off", "rules", "decompose", "all", "balanced", SEEDS])
+@pytest.mark.parametrize(
+    "system",
+    ["off", "rules", "decompose", "all", "balanced", SEEDS],
+)
 def test_no_question_makes_more_searches_than_were_told(opened: Any, system: str) -> None:
     calls: list[str] = []
 

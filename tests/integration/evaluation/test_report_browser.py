@@ -37,12 +37,22 @@ def test_it_opens_quietly_from_a_file_and_asks_the_network_for_nothing(opened: O
 def test_the_policy_stops_what_is_not_the_pages_own(browser: Browser, tmp_path: Path) -> None:
     evil = "<script>hacked = 1</script><img src='http://localhost:9/x' onerror='hacked = 2'></main>"
     file = tmp_path / "tampered.html"
-    page = report_comparison(several()).to_html().replace("</main>", evil)
+    page = (
+        report_comparison(several())
+        .to_html()
+        .replace(
+            "</main>",
+            evil,
+        )
+    )
     file.write_text(page, encoding="utf-8")
     with browser.new_context() as context:
         shown = context.new_page()
         refused: list[str] = []
-        shown.on("console", lambda message: refused.append(message.text))
+        shown.on(
+            "console",
+            lambda message: refused.append(message.text),
+        )
         shown.goto(file.as_uri())
         assert shown.evaluate("typeof hacked") == "undefined"
         assert len([message for message in refused if "Content Security Policy" in message]) >= 2
@@ -53,7 +63,11 @@ def test_the_policy_stops_what_is_not_the_pages_own(browser: Browser, tmp_path: 
 def test_nobody_stumbles_over_a_report_at_any_width(opened: Open, name: str, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    shown = opened(text=PAGES[name](), listens=False, color_scheme=scheme)
+    shown = opened(
+        text=PAGES[name](),
+        listens=False,
+        color_scheme=scheme,
+    )
     shown.evaluate("document.querySelectorAll('details').forEach(it => { it.open = true })")
     for width in (390, 1280):
         shown.set_viewport_size({"width": width, "height": 900})

@@ -22,7 +22,11 @@ WIDTHS = (390, 500, 1280, 1920)
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search") as it:
+    with serve(
+        tmp_path_factory.mktemp("playground"),
+        "-f",
+        f"{APP}:search",
+    ) as it:
         yield it
 
 
@@ -39,9 +43,18 @@ def opened(browser: Browser, served: Served) -> Iterator[Open]:  # noqa: F811
         )
         shown = contexts[-1].new_page()
         if listens:
-            shown.on("console", lambda message: complaints.append(message.text))
-            shown.on("pageerror", lambda error: complaints.append(str(error)))
-            shown.on("dialog", lambda dialog: complaints.append(dialog.message))
+            shown.on(
+                "console",
+                lambda message: complaints.append(message.text),
+            )
+            shown.on(
+                "pageerror",
+                lambda error: complaints.append(str(error)),
+            )
+            shown.on(
+                "dialog",
+                lambda dialog: complaints.append(dialog.message),
+            )
             shown.on("request", lambda it: addresses.append(it.url))
         shown.goto(address or served.url)
         return shown
@@ -65,7 +78,12 @@ def list_cards(shown: Page) -> list[str]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("demo")
-    with serve(folder, "--playground", "--recorded", command="demo") as it:
+    with serve(
+        folder,
+        "--playground",
+        "--recorded",
+        command="demo",
+    ) as it:
         yield it
 
 
@@ -150,7 +168,10 @@ def test_a_question_is_asked_with_and_without_scripts_and_every_tier_stands_in_i
 def test_a_line_leads_from_each_place_in_the_plain_list_to_the_place_in_the_result(
     opened: Open, demo: Served, width: int
 ) -> None:
-    shown = opened(demo.at("flat again"), viewport={"width": width, "height": 900})
+    shown = opened(
+        demo.at("flat again"),
+        viewport={"width": width, "height": 900},
+    )
     shown.locator(".drawn summary").first.click()
     shown.wait_for_function(
         """() => [...document.querySelectorAll(".drawn")].every(card => {
@@ -193,9 +214,18 @@ def test_tiers_and_weights_are_chosen_and_stand_in_the_address(
 def test_hostile_passages_do_nothing(
     opened: Open, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with serve(tmp_path_factory.mktemp("hostile"), "-f", f"{APP}:hostile", "--port", "0") as served:
+    with serve(
+        tmp_path_factory.mktemp("hostile"),
+        "-f",
+        f"{APP}:hostile",
+        "--port",
+        "0",
+    ) as served:
         for width in (380, 1600):
-            shown = opened(served.at(QUESTION), viewport={"width": width, "height": 900})
+            shown = opened(
+                served.at(QUESTION),
+                viewport={"width": width, "height": 900},
+            )
             assert sorted(list_cards(shown)) == sorted(TIERS)
             assert shown.title() == f"{QUESTION} · qtm playground"
             assert shown.locator("article img, article a, article script").count() == 0

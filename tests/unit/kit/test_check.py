@@ -43,7 +43,10 @@ def by_vector(vector: list[float], top_k: int = 4) -> QueryResponse:
 
 
 def columns(query: Any, n_results: int = 4) -> dict[str, Any]:
-    rows = search(query if isinstance(query, str) else query[0], n_results)
+    rows = search(
+        query if isinstance(query, str) else query[0],
+        n_results,
+    )
     return {
         "ids": [[row["id"] for row in rows]],
         "documents": [[row["metadata"]["text"] for row in rows]],
@@ -175,7 +178,10 @@ def test_a_function_is_checked_in_every_way_it_can_be_called(way: Way) -> None:
     else:
         found = asyncio.run(searched.wrapped.acheck(QUERY))
         if way.name == "async":
-            with pytest.raises(qtm.WrapError, match=r"await \.\.\.\.acheck"):
+            with pytest.raises(
+                qtm.WrapError,
+                match=r"await \.\.\.\.acheck",
+            ):
                 searched.wrapped.check(QUERY)
     assert find(found, "model").values["calls"] == 1
     assert searched.calls[:1] == [(QUERY, WIDE)]
@@ -244,9 +250,18 @@ def test_a_question_that_is_none_is_said(query: Any, said: str) -> None:
 
 
 def test_of_several_questions_those_are_named_whose_order_changes() -> None:
-    found = check(ending, ["Do cats sleep?", FEES, "Do you fail?", "Cats?"])
+    found = check(
+        ending,
+        ["Do cats sleep?", FEES, "Do you fail?", "Cats?"],
+    )
     order = find(found, "order")
-    counts = {"asked": 4, "failed": 1, "changed": 1, "other_first": 1, "questions": [FEES]}
+    counts = {
+        "asked": 4,
+        "failed": 1,
+        "changed": 1,
+        "other_first": 1,
+        "questions": [FEES],
+    }
     assert order.values == counts
     assert "changes for 1 of 3 questions; another passage is first for 1; 1 more" in order.text
     assert "compare(" in order.fix
@@ -257,7 +272,10 @@ def test_of_several_questions_those_are_named_whose_order_changes() -> None:
     assert says(found, "order", "changes for this question (strength")
     assert find(found, "example").values == {"first": "fee", "was_first": "cats"}
     # Rules that change nothing for three questions are no help.
-    found = check(ending, ["Do cats sleep?", "When do cats sleep?", "Where do cats sleep?"])
+    found = check(
+        ending,
+        ["Do cats sleep?", "When do cats sleep?", "Where do cats sleep?"],
+    )
     assert (found.helps, find(found, "order").state) == (False, PROBLEM)
     assert "keywordEvidence: false" in find(found, "order").fix
 
@@ -269,7 +287,10 @@ def test_at_most_ten_of_many_questions_are_asked_at_even_intervals() -> None:
         asked.append(query)
         return ending(query, top_k)
 
-    found = check(counted, [f"Fee number {number}?" for number in range(25)])
+    found = check(
+        counted,
+        [f"Fee number {number}?" for number in range(25)],
+    )
     assert find(found, "order").values["asked"] == 10
     assert [f"Fee number {number}?" for number in (0, 2, 5, 7)] == list(dict.fromkeys(asked))[:4]
 
@@ -279,16 +300,29 @@ def test_at_most_ten_of_many_questions_are_asked_at_even_intervals() -> None:
     [("off", OFF), ({"preprocess": {"applyTo": "text"}}, OFF), ("rules", OK)],
 )
 def test_the_settings_of_one_call_count(config: Any, state: qtm.CheckState) -> None:
-    found = qtm.QueryMiddleware().wrap(plain).check(QUERY, qtm_config=config)
+    found = (
+        qtm.QueryMiddleware()
+        .wrap(plain)
+        .check(
+            QUERY,
+            qtm_config=config,
+        )
+    )
     assert find(found, "order").state is state
     with pytest.raises(qtm.ConfigError):
-        qtm.QueryMiddleware().wrap(plain).check(QUERY, config={"topk": 3})
+        qtm.QueryMiddleware().wrap(plain).check(
+            QUERY,
+            config={"topk": 3},
+        )
 
 
 def test_a_conversation_out_of_an_iterator_is_read_by_each_call() -> None:
     model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
     wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain)
-    wrapped.check("And its health?", history=iter([("user", "Who is Jaco?")]))
+    wrapped.check(
+        "And its health?",
+        history=iter([("user", "Who is Jaco?")]),
+    )
     assert "Who is Jaco?" in model.prompts[0].user
 
 
@@ -308,7 +342,10 @@ def raising(*_: Any) -> Any:
 def test_every_part_that_is_set_is_tried_and_its_failure_said(
     fn: Any, parts: dict[str, Any], options: dict[str, Any], subject: str, said: str
 ) -> None:
-    config = transforming("rewrite", rerank={"enabled": "reranker" in parts})
+    config = transforming(
+        "rewrite",
+        rerank={"enabled": "reranker" in parts},
+    )
     model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
     found = qtm.QueryMiddleware(config, client=model, **parts).wrap(fn, **options).check(QUERY)
     assert says(found, subject, said)
@@ -334,9 +371,19 @@ def test_a_check_leaves_no_trace(
         observers=[Observer()],
         on_retrieval=heard.append,
     )
-    wrapped = middleware.wrap(fn, **options, on_retrieval=heard.append)
+    wrapped = middleware.wrap(
+        fn,
+        **options,
+        on_retrieval=heard.append,
+    )
     before = middleware.health().to_dict(), read_learned(wrapped).copy()
-    with warnings.catch_warnings(), caplog.at_level(logging.INFO, "qtmiddleware"):
+    with (
+        warnings.catch_warnings(),
+        caplog.at_level(
+            logging.INFO,
+            "qtmiddleware",
+        ),
+    ):
         warnings.simplefilter("error")
         found = wrapped.check(QUERY)
     learned = read_learned(wrapped)

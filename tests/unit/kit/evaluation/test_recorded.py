@@ -30,7 +30,15 @@ def talk(texts: tuple[str, ...]) -> tuple[Message, ...]:
 
 
 def prompt(query: str = "Is Rome big?", *history: str, mode: str = "combined") -> Prompt:
-    return Prompt(mode, "1", "Answer with JSON.", query, FIELDS, query, talk(history))
+    return Prompt(
+        mode,
+        "1",
+        "Answer with JSON.",
+        query,
+        FIELDS,
+        query,
+        talk(history),
+    )
 
 
 def answer(model: LanguageModel, asked: Prompt) -> dict[str, Any]:
@@ -46,7 +54,11 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_recorded_reply_is_the_json_of_the_fields_asked_for_with_an_estimated_price() -> None:
-    texts = {"rewrite": "Rome's size", "hyde": "It is.", "sub_queries": ["a", "", 3, "b", "c"]}
+    texts = {
+        "rewrite": "Rome's size",
+        "hyde": "It is.",
+        "sub_queries": ["a", "", 3, "b", "c"],
+    }
     model = RecordedModel([{"query": "Is  Rome big?", **texts}])
     reply = model.complete(prompt(" Is\tRome big?\n"), NEVER)
     assert json.loads(reply.text) == {"rewrite": "Rome's size", "sub_queries": ["a", "b"]}
@@ -97,7 +109,10 @@ def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
         for id_, (text, *rest) in FOLLOW_UPS.items()
         for turns in [tuple(rest)]
     ]
-    model = RecordedModel([*records, {"query": "Empty?", "paraphrases": ["a"]}], queries)
+    model = RecordedModel(
+        [*records, {"query": "Empty?", "paraphrases": ["a"]}],
+        queries,
+    )
     if key in ("unrecorded", "empty"):
         with pytest.raises(ModelError) as caught:
             model.complete(prompt(*asked), NEVER)
@@ -125,7 +140,10 @@ def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     # Each mode of a question is replayed as it was recorded.
     for mode in ("rewrite", "all"):
-        recording = RecordingModel(ScriptedModel({"rewrite": f"by {mode}"}), path)
+        recording = RecordingModel(
+            ScriptedModel({"rewrite": f"by {mode}"}),
+            path,
+        )
         recording.complete(prompt("Which?", mode=mode), NEVER)
     replayed = RecordedModel.from_file(path)
     modes = ("rewrite", "all", "combined")
@@ -133,7 +151,10 @@ def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     assert found == ["by rewrite", "by all", "by all"]
 
 
-@pytest.mark.parametrize("said", ["I'm sorry, Jaco", '{"rewrite": "Jaco"}'])
+@pytest.mark.parametrize(
+    "said",
+    ["I'm sorry, Jaco", '{"rewrite": "Jaco"}'],
+)
 def test_a_reply_that_cannot_be_recorded_is_passed_on(
     tmp_path: Path, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:

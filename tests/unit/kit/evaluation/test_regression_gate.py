@@ -36,7 +36,12 @@ runs = st.dictionaries(
 def compare_one(
     before: Mapping[str, float], after: Mapping[str, float], rule: Rule = WORSE, *, seed: int = 0
 ) -> Change:
-    (change,) = measure_changes({"rules": before}, {"rules": after}, rule, seed=seed)
+    (change,) = measure_changes(
+        {"rules": before},
+        {"rules": after},
+        rule,
+        seed=seed,
+    )
     return change
 
 
@@ -108,13 +113,22 @@ def test_equal_runs_better_ones_and_other_orders_are_never_worse(
     assert compare_one(before, best, seed=seed).verdict != "worse"
     ids = list(pairs)
     chance.shuffle(ids)
-    mixed = compare_one({id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in ids[::-1]})
+    mixed = compare_one(
+        {id_: before[id_] for id_ in ids},
+        {id_: after[id_] for id_ in ids[::-1]},
+    )
     assert mixed == compare_one(before, after)
 
 
-@pytest.mark.parametrize("text", ["", "better", "ndcg@5 -0.01", "ndcg@10", "ap 0.01", "AP -5"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "better", "ndcg@5 -0.01", "ndcg@10", "ap 0.01", "AP -5"],
+)
 def test_what_is_no_rule_is_refused_with_one_that_is(text: str) -> None:
-    with pytest.raises(ConfigError, match=r'--fail-if must be worse, .* "nDCG@10 -0\.01" .* AP'):
+    with pytest.raises(
+        ConfigError,
+        match=r'--fail-if must be worse, .* "nDCG@10 -0\.01" .* AP',
+    ):
         Rule.parse(text)
 
 
@@ -143,7 +157,10 @@ def write_systems(value: Any) -> Callable[[Path], object]:
 def test_a_baseline_is_read_from_what_a_comparison_writes(tmp_path: Path) -> None:
     file = tmp_path / "base.json"
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
-        file.write_text(json.dumps(plain(model="m")), encoding=encoding)
+        file.write_text(
+            json.dumps(plain(model="m")),
+            encoding=encoding,
+        )
         read = Baseline.read(file)
         assert read.values[PRIMARY] == {"off": {"a": 0.5, "b": 0.5}, "rules": {"a": 0.6, "b": 0.5}}
         assert (read.fingerprints, read.model) == (DATA.fingerprints, "m")
@@ -179,14 +196,26 @@ def test_a_baseline_of_other_data_systems_or_measures_is_refused() -> None:
         (replace(DATA, qrels={"a": {"p1": 2}, "b": {"p2": 1}}), "other judgements,"),
         (DATA.only({"a"}), "other questions and judgements,"),
     ):
-        with pytest.raises(ConfigError, match=f"{said}.* Use the same --function, --data"):
+        with pytest.raises(
+            ConfigError,
+            match=f"{said}.* Use the same --function, --data",
+        ):
             baseline.check_dataset(data)
-    with pytest.raises(ConfigError, match="must hold one of the systems mine, not off and rules"):
+    with pytest.raises(
+        ConfigError,
+        match="must hold one of the systems mine, not off and rules",
+    ):
         baseline.check_systems(["mine"], WORSE)
-    with pytest.raises(ConfigError, match="has no R@10; write it with"):
+    with pytest.raises(
+        ConfigError,
+        match="has no R@10; write it with",
+    ):
         baseline.check_systems(["off"], Rule.parse("r@10 -0.1"))
     found = comparison(score("rules", {"q0": 0.1}))
-    with pytest.raises(ConfigError, match=r"has 2 questions that this run does not .*'a'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"has 2 questions that this run does not .*'a'",
+    ):
         compare_with_baseline(baseline, found, WORSE)
 
 

@@ -31,7 +31,12 @@ def paid(gains: Mapping[str, float], cost: float | None) -> dict[str, Run]:
 
 def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     runs = paid(GAINS, 0.0005)
-    best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
+    best = score(
+        "combined",
+        dict.fromkeys(GAINS, 0.2),
+        ms=(1240.0, 2300.0),
+        runs=runs,
+    )
     found = comparison(best, score("rules", GAINS))
     assert verdict(found) == (
         "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
@@ -57,12 +62,22 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
 def test_what_may_be_chance_does_not_win_and_the_reason_is_told_beside_an_interval_above_0() -> (
     None
 ):
-    lucky = score("lucky", dict.fromkeys(GAINS, 0.4), is_significant=False)
-    broken = replace(score("combined", dict.fromkeys(GAINS, 0.4)), degraded=len(GAINS))
+    lucky = score(
+        "lucky",
+        dict.fromkeys(GAINS, 0.4),
+        is_significant=False,
+    )
+    broken = replace(
+        score("combined", dict.fromkeys(GAINS, 0.4)),
+        degraded=len(GAINS),
+    )
     assert verdict(comparison(lucky, broken, score("rules", GAINS))).startswith(RULES)
     chance = Difference(0.05, 0.03, 0.07, 0.09, 0.18, tests=2)
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
-    found = comparison(replace(score("lucky", GAINS), difference=chance), worse)
+    found = comparison(
+        replace(score("lucky", GAINS), difference=chance),
+        worse,
+    )
     assert verdict(found) == (
         "No system is clearly better than “off”, which has the right passage first for 0 of 4 "
         "questions. The largest gain, 5.0 points of nDCG@10 (95% interval +3.0 to +7.0) by “lucky”, "
@@ -89,8 +104,14 @@ def test_the_table_has_the_figures_of_each_system() -> None:
 def test_a_report_shows_the_questions_that_got_worse_most_with_what_was_found_and_missed() -> None:
     gains = {"q1": -0.2, "q2": 0.3, "q3": 0.3}
     runs = {it: run(it, ids=("p2",), variants=[("rewrite", f"new {it}", 0.7)]) for it in gains}
-    found = comparison(score("rules", gains, runs=runs), notes=["A note."])
-    report = report_comparison(found, data(found, history=[Message("user", "Hello?")]))
+    found = comparison(
+        score("rules", gains, runs=runs),
+        notes=["A note."],
+    )
+    report = report_comparison(
+        found,
+        data(found, history=[Message("user", "Hello?")]),
+    )
     text = report.to_markdown()
     for said in (
         verdict(found).partition(". ")[0],
@@ -142,7 +163,11 @@ def test_the_page_is_one_file_that_loads_nothing_and_tells_what_markdown_tells()
 
 
 def test_no_text_becomes_markup_and_none_turns_or_hides_the_others() -> None:
-    found = comparison(score(MARKUP, {"q": -0.2}), notes=[MARKUP], name=MARKUP)
+    found = comparison(
+        score(MARKUP, {"q": -0.2}),
+        notes=[MARKUP],
+        name=MARKUP,
+    )
     report = report_comparison(found, data(found, words=MARKUP))
     page, text = report.to_html(), report.to_markdown()
     assert "script" not in Page(page).tags
@@ -150,4 +175,7 @@ def test_no_text_becomes_markup_and_none_turns_or_hides_the_others() -> None:
     assert "\u202e" not in page + text
     assert "\x1b" not in page + text
     assert "<" not in text
-    assert not re.search(r"(?<!\\)[`*|]hacked|http:", text.replace("| ", "").replace(" |", ""))
+    assert not re.search(
+        r"(?<!\\)[`*|]hacked|http:",
+        text.replace("| ", "").replace(" |", ""),
+    )

@@ -82,7 +82,14 @@ def test_a_model_without_a_price_makes_the_cost_unknown(tmp_path: Path) -> None:
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value inside *value*."""
     is_list = isinstance(value, list)
-    for key in value if isinstance(value, dict) else range(len(value) if is_list else 0):
+    for key in (
+        value
+        if isinstance(
+            value,
+            dict,
+        )
+        else range(len(value) if is_list else 0)
+    ):
         yield (*path, key)
         yield from places(value[key], (*path, key))
 

@@ -53,9 +53,18 @@ def write(
     opened = Tiers(fn, timeout_seconds=20)
     opened.warm_up(learned)
     data = Dataset("data", (), tuple(questions), qrels or {})
-    page = Page(opened, name="a <b>name</b>", dataset=data, notes=["a <i>note</i>"])
+    page = Page(
+        opened,
+        name="a <b>name</b>",
+        dataset=data,
+        notes=["a <i>note</i>"],
+    )
     turns = tuple(Message("user", text) for text in history)
-    state = PageState(question=question, tiers=tuple(tiers) or opened.shown, history=turns)
+    state = PageState(
+        question=question,
+        tiers=tuple(tiers) or opened.shown,
+        history=turns,
+    )
     return asyncio.run(page.render(state))
 
 
@@ -227,11 +236,17 @@ def test_the_verdict_has_place_time_calls_and_dollars_of_every_tier() -> None:
 
 
 def get(path: str, **headers: str) -> httpx.Response:
-    page = Page(Tiers(qtm.QueryMiddleware().wrap(app.plain)), name="x")
+    page = Page(
+        Tiers(qtm.QueryMiddleware().wrap(app.plain)),
+        name="x",
+    )
     transport = httpx.ASGITransport(build_app({"/": page}))
 
     async def send() -> httpx.Response:
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        async with httpx.AsyncClient(
+            transport=transport,
+            base_url="http://127.0.0.1",
+        ) as client:
             return await client.get(path, headers=headers)
 
     return asyncio.run(send())
@@ -267,7 +282,10 @@ def test_a_port_that_is_taken_is_an_error_only_if_it_was_asked_for() -> None:
     with open_socket(0) as first:
         host, port = first.getsockname()
         assert host == "127.0.0.1"
-        with pytest.raises(ConfigError, match=f"port {port} .*leave --port out"):
+        with pytest.raises(
+            ConfigError,
+            match=f"port {port} .*leave --port out",
+        ):
             open_socket(port)
     with open_socket(None) as one, open_socket(None) as other:
         assert one.getsockname() != other.getsockname()

@@ -22,7 +22,11 @@ from tests.support.retrieval_world import QUERY, scripted
 def ask(fn: Any, *names: str, question: str = QUERY, **settings: Any) -> dict[str, SystemAnswer]:
     """The results of the tiers in *names* (default: those that are shown) by name."""
     tiers = fn if isinstance(fn, Tiers) else Tiers(fn)
-    state = PageState(question=question, tiers=names or tiers.shown, settings=settings)
+    state = PageState(
+        question=question,
+        tiers=names or tiers.shown,
+        settings=settings,
+    )
     return {answer.system: answer for answer in asyncio.run(tiers.ask(state)).systems}
 
 
@@ -37,14 +41,25 @@ def test_every_tier_of_the_documentation_can_be_asked() -> None:
     assert {"off", "rules", "words", "balanced", "auto", "thorough", "hyde"} <= documented <= names
 
 
-@pytest.mark.parametrize("examples", [(), (Question("1", "What does Jaco eat?"),)])
+@pytest.mark.parametrize(
+    "examples",
+    [(), (Question("1", "What does Jaco eat?"),)],
+)
 def test_the_same_question_gives_the_same_result_whatever_was_asked_before(
     examples: tuple[Question, ...], tmp_path: Path
 ) -> None:
     log = {"path": str(tmp_path / "queries.jsonl")}
-    config = {"transformationType": "combined", "escalation": {"mode": "auto"}, "log": log}
+    config = {
+        "transformationType": "combined",
+        "escalation": {"mode": "auto"},
+        "log": log,
+    }
     wrapped = qtm.QueryMiddleware(config, client=ScriptedModel(scripted)).wrap(app.plain)
-    tiers = Tiers(wrapped, has_own_tier=True, has_recorded_reply=lambda *_: True)
+    tiers = Tiers(
+        wrapped,
+        has_own_tier=True,
+        has_recorded_reply=lambda *_: True,
+    )
     tiers.warm_up(examples)
 
     def summarise() -> list[Any]:
@@ -79,19 +94,35 @@ def test_a_function_that_fails_is_asked_once(fn: Any, error: str) -> None:
     assert str(answers["off"].error).startswith(error)
 
 
-@pytest.mark.parametrize(("key", "value"), [("fusion.method", "best"), ("topK", 2.5)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("fusion.method", "best"), ("topK", 2.5)],
+)
 def test_settings_that_are_not_valid_are_an_error(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key):
         ask(app.search, "off", **{key: value})
 
 
-@pytest.mark.parametrize("name", ["off", "rules", "balanced", "decompose"])
+@pytest.mark.parametrize(
+    "name",
+    ["off", "rules", "balanced", "decompose"],
+)
 def test_the_config_of_a_tier_gives_its_result(name: str) -> None:
     tiers = Tiers(app.search)
-    settings: dict[str, Any] = {"keywordEvidence.weight": 0.7, "topK": 3}
+    settings: dict[str, Any] = {
+        "keywordEvidence.weight": 0.7,
+        "topK": 3,
+    }
     config = tiers.build_config(name, PageState(settings=settings))
     model = ScriptedModel(scripted)
-    found = qtm.QueryMiddleware(config, client=model).wrap(app.plain).retrieve(QUERY, 3)
+    found = (
+        qtm.QueryMiddleware(config, client=model)
+        .wrap(app.plain)
+        .retrieve(
+            QUERY,
+            3,
+        )
+    )
     shown = ask(tiers, "off", name, **settings)[name].matches
     assert [(it.id, it.fused_score) for it in found.matches] == [
         (it.id, it.fused_score) for it in shown
