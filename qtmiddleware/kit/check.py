@@ -178,10 +178,7 @@ def check(search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Check:
     run = _CheckRun(search, args, kwargs)
 
     async def retrieve(*args: Any, **kwargs: Any) -> Retrieval:
-        return run.search.retrieve(
-            *args,
-            **kwargs,
-        )  # type: ignore[no-any-return]
+        return run.search.retrieve(*args, **kwargs)  # type: ignore[no-any-return]
 
     with run.middleware:
         # Nothing that this coroutine awaits suspends, so it ends within one step.
