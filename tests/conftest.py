@@ -37,6 +37,7 @@ pytest.register_assert_rewrite("tests.support.store_contract", "tests.support.ex
 _UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=15, **_UNTIMED)
 settings.register_profile("everyday", max_examples=20, **_UNTIMED)
+settings.register_profile("nightly", max_examples=2_000, **_UNTIMED)
 if not os.environ.get("CI"):
     settings.load_profile("everyday")
 
