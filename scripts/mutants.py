@@ -34,8 +34,8 @@ TESTS: Final = (
     "tests/integration",
 )
 SECONDS: Final = 240
-MOST_TESTS: Final = 400
-"""At most this many tests run for one mutant, those of its room first."""
+AT_ONCE: Final = 400
+"""How many tests run in one process for a mutant, those of its room first."""
 _TOLD: Final = ("log", "note", "debug", "info", "warning", "error", "exception", "append_note")
 PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
@@ -137,7 +137,7 @@ def choose_tests(mutant: Mutant, coverage: Any, chance: random.Random) -> list[s
     tests = sorted(found)
     chance.shuffle(tests)
     room = mutant.path.split("/")[1]
-    return sorted(tests, key=lambda test: f"/{room}/" not in test)[:MOST_TESTS]
+    return sorted(tests, key=lambda test: f"/{room}/" not in test)
 
 
 def try_mutant(mutant: Mutant, tests: list[str], copy: Path) -> str:
@@ -145,23 +145,28 @@ def try_mutant(mutant: Mutant, tests: list[str], copy: Path) -> str:
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
 
-    if not tests:
-        return "not run"
     with use_mutation(copy / mutant.path, get_operator(mutant.operator)(), mutant.occurrence):
-        try:
-            # No pipe: what a hung test started may hold one open.
-            done = subprocess.run(
-                (*PYTEST, "-x", "-n", "0", "--timeout", "60", *tests),
-                cwd=copy,
-                env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return "found"
-    return "survived" if done.returncode == 0 else "found"
+        for first in range(0, len(tests), AT_ONCE):
+            if not _do_tests_pass(tests[first : first + AT_ONCE], copy):
+                return "found"
+    return "survived" if tests else "not run"
+
+
+def _do_tests_pass(tests: list[str], copy: Path) -> bool:
+    try:
+        # No pipe: what a hung test started may hold one open.
+        done = subprocess.run(
+            (*PYTEST, "-x", "-n", "0", "--timeout", "60", *tests),
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def main() -> int:
