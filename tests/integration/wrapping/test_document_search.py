@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,6 +201,18 @@ def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(
     ]
     assert retrieval.matches[0].found_by == ("original", "text_clause")
     assert (retrieval.status, list_ids(retrieval.response)) == ("full", ["health", "cats"])
+
+
+def test_the_keywords_are_searched_while_the_function_searches(index: Any) -> None:
+    both_search = threading.Barrier(2, timeout=20)
+
+    def search(score_by: list[Any], top_k: int = 2) -> Any:
+        both_search.wait()
+        return index.documents.search(namespace="docs", top_k=top_k, score_by=score_by)
+
+    clause = CLAUSES["embed"](QUERY)
+    retrieval = qtm.QueryMiddleware(FIELDS).wrap(search).retrieve(score_by=clause)
+    assert (retrieval.status, retrieval.trace.searches) == ("full", 2)
 
 
 def test_a_passage_that_words_alone_find_has_the_lowest_score_of_the_call(

@@ -80,6 +80,7 @@ def test_what_each_search_and_the_keywords_added_is_what_the_scores_are_made_of(
     # Beside what was added all have the same: the lowest score of every list, or nothing.
     assert max(rests) - min(rests) < 1e-9
     assert [it.weighed_place for it in moved.passages] == [1, 2, 3, 4]
+    assert [it.score for it in moved.passages] == [it.match.fused_score for it in moved.passages]
 
 
 def test_a_reranker_s_place_is_told_and_named_where_it_decides() -> None:
