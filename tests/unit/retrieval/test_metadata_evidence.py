@@ -100,6 +100,20 @@ def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
     assert found.notes == ["date: newest"]
 
 
+@pytest.mark.parametrize(
+    ("field", "older", "newer"),
+    [("version", "3.9", "3.10"), ("release", "4.1", "4.2"), ("package", "1.2.9", "1.2.10")],
+)
+def test_without_dates_the_highest_version_is_the_newest(
+    field: str, older: str, newer: str
+) -> None:
+    assert shares("the latest limit", field, older, newer, older) == [0.0, 1.0, 0.0]
+
+
+def test_a_measure_is_no_version_that_could_be_the_newest() -> None:
+    assert shares("the latest limit", "weight", "3.9", "3.10", "3.9") == [0.0, 0.0, 0.0]
+
+
 def test_what_all_passages_match_counts_for_none_and_is_not_noted() -> None:
     found = weigh(
         "limit in 2024 in Norway",
