@@ -353,6 +353,7 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
     settings = dict(named)
 
     def pick(usual: Sequence[str]) -> list[str]:
+        # Of several spellings, the usual one comes first.
         similar = (sorted(spelled.get(_spell(name), ()), key=name.__ne__) for name in usual)
         return list(chain(*similar))
 
@@ -392,8 +393,9 @@ class _Reader(NamedTuple):
     stops_at: float = NEVER
 
     def read_all(self, items: Sequence[Any]) -> list[Passage]:
-        """Return the passages in *items*. Raises `ResponseShapeError` if an item is none."""
+        """Return the passages in *items*. Raises `ResponseShapeError` if an item is no passage."""
         names: Sequence[str] = ()
+        # Only all rows of a database together show what each of their values is.
         if len(items) and _is_plain(items[0]):
             kinds = {(type(item), len(item)) if _is_plain(item) else None for item in items}
             names = _name_values(items) if len(kinds) == 1 else ()
@@ -433,23 +435,28 @@ class _Reader(NamedTuple):
         )
 
     def _read(self, item: Any, names: Sequence[str]) -> Passage:
-        """Return the passage in *item*. *names* are the names of its values, if it is a row."""
+        """Return the passage in any *item*. *names* are those of its values if it is a row."""
         if isinstance(item, str):
             text_key = (self.namespace, f"\0{item}")
             return Passage(text_key, item, text=_join_text(item), text_field="")
         fields, places = self._name_fields(item, names)
         layout = _find_layout(tuple(fields), self.named)
-        scores, id_ = layout.scores, _find_string(fields, layout.ids)
-        if not id_ and (name := _find_inner(fields)) is not None:
-            inner = self._list_fields(fields[name])
-            place = places.get(name, (name,))
-            beside = {key: it for key, it in fields.items() if key != name and it is not None}
-            places |= {key: (*place, key) for key in inner if key not in beside}
-            fields = inner | beside
+        id_ = _find_string(fields, layout.ids)
+        scores = layout.scores
+        inner_name = None if id_ else _find_inner(fields)
+        if inner_name is not None:
+            # A document beside its score, as in LlamaIndex: the fields of both become one dict.
+            inner = self._list_fields(fields[inner_name])
+            outer = {
+                name: it for name, it in fields.items() if name != inner_name and it is not None
+            }
+            inner_place = places.get(inner_name, (inner_name,))
+            places |= {name: (*inner_place, name) for name in inner if name not in outer}
+            fields = inner | outer
             layout = _find_layout(tuple(fields), self.named)
             id_ = _find_string(fields, layout.ids)
             # Next to a document, a computed distance has whatever name the database gave it.
-            scores = layout.scores or [(key,) for key, it in beside.items() if _is_number(it)]
+            scores = layout.scores or [(name,) for name, it in outer.items() if _is_number(it)]
         metadata_name, metadata = self._find_metadata(fields, layout)
         if not scores and _get_kind(details := fields.get("metadata")) == "object":
             # Weaviate keeps the scores in an object beside the properties.
@@ -460,40 +467,33 @@ class _Reader(NamedTuple):
             text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
             text_field = f"metadata.{text_field}"
         if text is None and "_node_content" in metadata:
-            # The stores of LlamaIndex keep a node as JSON.
-            with suppress(TypeError, ValueError, RecursionError):
-                text, text_field = (
-                    _join_text(json.loads(metadata["_node_content"])),
-                    "_node_content",
-                )
-        key = id_ or ""
-        if names and names[0] != "document" and "id" not in dict(self.named):
-            # All texts, because the other rows of a response decide which of them is the passage.
-            values = (
-                value
-                for place, value in enumerate(item)
-                if isinstance(value, str) or (place == 0 and _is_id(value))
-            )
-            key = "\0".join(map(str, values)) or "\0"
-        elif not key:
+            text, text_field = _read_node(metadata["_node_content"]), "_node_content"
+        has_id_setting = "id" in dict(self.named)
+        if names and names[0] != "document" and not has_id_setting:
+            key = _build_row_key(item)
+        elif id_:
+            key = id_
+        else:
+            # Chunks of one document share its id, so the text is a part of the key.
             id_ = _find_string(fields, layout.document_ids)
             # Scores and similar numbers tell no passages apart.
             other = {name: it for name, it in metadata.items() if type(it) is not float}
             key = f"{id_ or ''}\0{text or repr(other or item)}"
-        score = _read_score(fields, scores)
+        score_paths = scores
         if places:
-            scores = [(*places.get(name, (name,)), *rest) for name, *rest in scores]
+            # The passage keeps paths in the item, not in its fields.
+            score_paths = [(*places.get(name, (name,)), *rest) for name, *rest in scores]
         title = metadata.get("title") or fields.get(layout.title)
         return Passage(
             (str(fields.get("namespace") or self.namespace), key),
             item,
             id_,
-            score,
+            _read_score(fields, scores),
             text,
             title if isinstance(title, str) else "",
             metadata,
             None if text is None else text_field,
-            scores,
+            score_paths,
         )
 
     def _name_fields(
@@ -531,6 +531,24 @@ class _Reader(NamedTuple):
         return "", metadata
 
 
+def _read_node(content: Any) -> str | None:
+    """Return the text in *content*, the JSON of a node that LlamaIndex put into a store."""
+    with suppress(TypeError, ValueError, RecursionError):
+        return _join_text(json.loads(content))
+    return None
+
+
+def _build_row_key(row: Sequence[Any]) -> str:
+    """Return the key of *row*, made of all its texts, and of its first value if it may be an id."""
+    # All texts, because the other rows of a response decide which of them is the passage.
+    values = [
+        value
+        for place, value in enumerate(row)
+        if isinstance(value, str) or (place == 0 and _is_id(value))
+    ]
+    return "\0".join(map(str, values)) or "\0"
+
+
 def _find_string(fields: dict[Any, Any], paths: Sequence[Path]) -> str | None:
     for path in paths:
         if (value := _get(fields, path)) is not None:
@@ -557,7 +575,7 @@ def _is_document(value: Any) -> bool:
 
 
 def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str]:
-    """Return the text in *fields* and the name of its field."""
+    """Return the text in *fields* and the name of its field; (None, "") without a text."""
     for path in layout.texts:
         text = _get(fields, path)
         if type(text) is not str or not text or text.isspace():
@@ -648,40 +666,60 @@ def _is_scored_pair(row: Any) -> bool:
 
 
 def _name_values(rows: Sequence[Any]) -> Sequence[str]:
-    """Return the names of the values in *rows*, which are plain rows of one type and length."""
+    """Return the names of the values in *rows*, which are plain rows of one type and length.
+
+    A value of unknown meaning is named by its place, as in ``["id", "1", "text", "score"]``.
+    """
     columns = [[it for it in column if it is not None] for column in zip(*rows, strict=True)]
     if all(map(_is_scored_pair, rows)):
-        first = "document"
-        if all(isinstance(value, str | int) for value in columns[0]):
-            first = "text" if any(_has_words(str(it)) for it in columns[0]) else "id"
-        return [first, "score", "metadata"][: len(columns)]
-    # The longest texts with spaces are the passages, or else the longest words after the ids.
-    lengths: dict[tuple[bool, int], int] = {}
+        return [_name_scored(columns[0]), "score", "metadata"][: len(columns)]
     names = list(map(str, range(len(columns))))
+    # Per column of texts: whether it has several words, how long it is, and its place.
+    texts: list[tuple[bool, int, int]] = []
     for place, column in enumerate(columns):
         if column and all(isinstance(value, str) for value in column):
-            is_worded = any(map(_has_words, column))
-            if is_worded or place or len(columns) == 1:
-                lengths[is_worded, sum(map(len, column))] = place
+            has_words = any(map(_has_words, column))
+            # Single words in the first of several columns are probably ids.
+            if has_words or place or len(columns) == 1:
+                texts.append((has_words, sum(map(len, column)), place))
         elif column and all(isinstance(value, Mapping) for value in column):
             names[place] = "metadata"
-        elif all(map(_is_number, column)) and not all(map(_is_whole, column)):
-            # Scores only rise or only fall. Whole numbers may be ids.
-            numbers = [it for it in map(convert_to_float, column) if it is not None]
-            falls = numbers[:1] > numbers[-1:]
-            if len(numbers) == len(column) and numbers == sorted(numbers, reverse=falls):
-                names = [str(at) if name == "score" else name for at, name in enumerate(names)]
-                names[place] = "score"
-    if lengths:
-        names[lengths[max(lengths)]] = "text"
+    # The last column that can hold scores does.
+    for place in reversed(range(len(columns))):
+        if _can_be_scores(columns[place]):
+            names[place] = "score"
+            break
+    if texts:
+        # The longest texts with spaces are the passages, or else the longest words.
+        _, _, place = max(texts)
+        names[place] = "text"
     if names[0] == "0" and all(map(_is_id, columns[0])):
         names[0] = "id"
     # A list of lists without a number may contain columns instead of rows.
-    has_number = isinstance(rows[0], tuple) or any(map(_is_number, chain(*columns)))
-    if not has_number or ("text" not in names and not {"id", "metadata"} <= {*names}):
+    are_rows = isinstance(rows[0], tuple) or any(map(_is_number, chain(*columns)))
+    are_passages = "text" in names or {"id", "metadata"}.issubset(names)
+    if not (are_rows and are_passages):
         problem = "an item must be (id, score), (document, score) or have a text, not"
         raise _build_shape_error(rows[0], problem)
     return names
+
+
+def _name_scored(values: Sequence[Any]) -> str:
+    """Return what the *values* before scores are: ``document``, ``text`` or ``id``."""
+    if not all(isinstance(value, str | int) for value in values):
+        return "document"
+    return "text" if any(_has_words(str(value)) for value in values) else "id"
+
+
+def _can_be_scores(column: Sequence[Any]) -> bool:
+    """Return whether *column* has only finite numbers, which only rise or only fall."""
+    # Whole numbers may be ids.
+    if not all(map(_is_number, column)) or all(map(_is_whole, column)):
+        return False
+    numbers = [it for it in map(convert_to_float, column) if it is not None]
+    is_falling = numbers[:1] > numbers[-1:]
+    is_ordered = numbers == sorted(numbers, reverse=is_falling)
+    return is_ordered and len(numbers) == len(column)
 
 
 def _is_whole(value: Any) -> bool:
@@ -704,27 +742,35 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
     Raises `ResponseShapeError`, which names its type, if it holds no readable list of passages.
     """
     path = _find_list_path(response, options)
-    columns = _find_columns(response, path) or {path: ""}
-    return Shape(partial(_read_items, columns), partial(_rebuild, columns))
+    if columns := _find_columns(response, path):
+        return Shape(partial(_read_columns, columns), partial(_rebuild_columns, columns))
+    return Shape(partial(_read_list, path), partial(_rebuild_list, path))
 
 
-def _read_items(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
-    """Return the items in the list of *response*, or dicts made of the values in its *columns*."""
-    lists = [_get(response, path) for path in columns]
-    if "" not in columns.values():
-        rows = zip(*lists, strict=True)
-        return [dict(zip(columns.values(), row, strict=True)) for row in rows]
-    items: Any = lists[0]
+def _read_list(path: Path, response: Any) -> Sequence[Any]:
+    """Return the items in the list at *path* in *response*."""
+    items: Any = _get(response, path)
     if items is None:
         return ()
     return list(items) if _get_kind(items) == "array" else items
 
 
-def _rebuild(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -> Any:
-    """Return a copy of *response* with *items* in its list or *columns*."""
+def _rebuild_list(path: Path, response: Any, items: Sequence[Any]) -> Any:
+    """Return a copy of *response* with *items* in the list at *path*."""
+    return _replace(response, path, partial(_refill, items=items))
+
+
+def _read_columns(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
+    """Return an item per place in the *columns* of *response*: a dict of the values there."""
+    lists = [_get(response, path) for path in columns]
+    rows = zip(*lists, strict=True)
+    return [dict(zip(columns.values(), row, strict=True)) for row in rows]
+
+
+def _rebuild_columns(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -> Any:
+    """Return a copy of *response* with the values of *items* in its *columns*."""
     for path, field in columns.items():
-        values = [item.get(field) for item in items] if field else items
-        response = _replace(response, path, partial(_refill, items=values))
+        response = _rebuild_list(path, response, [item.get(field) for item in items])
     return response
 
 
@@ -735,26 +781,35 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
     if _is_list(response):
         return _unnest((), response)
     fields = list_fields(response)
-    fallbacks = []
+    # The first known envelope without passages. It counts only if nothing else holds passages.
+    empty_path: Path = ()
     for usual in ENVELOPES:
-        path, found = _follow(fields, usual)
-        path = _unnest(path, found)
-        if _is_list(found) and _can_hold_passages(_get(fields, path), options):
+        path, value = _follow(fields, usual)
+        path = _unnest(path, value)
+        if _is_list(value) and _can_hold_passages(_get(fields, path), options):
             return path
-        if path and usual in _KNOWN_ENVELOPES and (found is None or _is_list(found)):
-            fallbacks.append(path)
+        is_empty = usual in _KNOWN_ENVELOPES and (value is None or _is_list(value))
+        if is_empty and not empty_path:
+            empty_path = path
+    path = _find_column_path(response, fields) or empty_path
+    if not path:
+        problem = "no list of passages was found in a response of type"
+        raise _build_shape_error(response, problem)
+    return path
+
+
+def _find_column_path(response: Any, fields: Mapping[Any, Any]) -> Path:
+    """Return the path to the metadata or ids of all passages, as in Chroma; () without them."""
     for name in ("metadatas", "ids"):
         value: Any = fields.get(name)
         if isinstance(response, Mapping) and _is_list(value):
             path = _unnest((name,), value)
+            # Chroma has a list per query. Lists of one query are unnested.
             if len(path) == 1 and len(value) and _is_list(value[0]):
                 problem = "the results of several queries were found in a response of type"
                 raise _build_shape_error(response, problem)
             return path
-    if not fallbacks:
-        problem = "no list of passages was found in a response of type"
-        raise _build_shape_error(response, problem)
-    return fallbacks[0]
+    return ()
 
 
 def _unnest(path: Path, value: Any) -> Path:
@@ -780,36 +835,59 @@ def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -
 
 
 def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
-    """Return the paths to the lists with a field of each passage, and the names of the fields."""
-    lists: dict[Any, Any] = list_fields(response)
-    is_pair = not path and _is_plain(response) and len(response) == 2
-    if is_pair:
-        path, lists = (0,), dict(enumerate(response))
-    passages = _get(lists, path)
-    if not path or len(path) > 1 + path.count(0) or not _is_list(passages):
-        return {}
+    """Return the paths to the lists with a field of each passage, and the names of the fields.
+
+    *path* leads to one of the lists. For Chroma, the result is ``{("ids", 0): "id", ("documents",
+    0): "document", ...}``. It is empty if the list at *path* holds whole passages.
+    """
+    if not path:
+        return _find_pair(response)
     own, *inner = path
+    lists = list_fields(response)
+    passages = _get(lists, path)
+    # All lists are fields of the response itself. A 0 leads to the list of the only query.
+    if inner not in ([], [0]) or not _is_list(passages):
+        return {}
     is_table = own in ("ids", "metadatas")
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))
-        is_array = _get_kind(values) == "array" and values.ndim > 0
-        if not (is_array or _is_list(values)) or len(values) != len(passages):
+        if not _is_parallel(values, passages):
             continue
-        are_numbers = getattr(values, "ndim", 1) == 1 and all(map(_is_number, values))
-        is_beside = are_numbers or is_table or isinstance(passages[0], str)
+        # Whole passages need no list of texts beside them, but texts and ids do.
+        is_field = _are_numbers(values) or is_table or isinstance(passages[0], str)
         if name == own or name in _COLUMNS:
             columns[name, *inner] = _COLUMNS.get(name, "document")
-        elif is_pair and are_numbers and not any(map(_is_number, passages)):
-            columns[name,] = "score"
-        elif not is_pair and len(values) and is_beside and name != "included":
+        elif len(values) and is_field and name != "included":
             columns[name, *inner] = name
     if len(columns) == 1:
         return {}
-    if not (is_table or is_pair or any(name != own and name in _COLUMNS for name, *_ in columns)):
+    if not (is_table or any(name != own and name in _COLUMNS for name, *_ in columns)):
         problem = f"another list may run parallel to {own!r} in a response of type"
         raise _build_shape_error(response, problem)
     return columns
+
+
+def _find_pair(response: Any) -> Mapping[Path, str]:
+    """Return the columns of a pair (documents, scores); none if *response* is anything else."""
+    if not _is_plain(response) or len(response) != 2:
+        return {}
+    documents, scores = response
+    if not (_is_list(documents) and _is_parallel(scores, documents)):
+        return {}
+    if not _are_numbers(scores) or any(map(_is_number, documents)):
+        return {}
+    return {(0,): "document", (1,): "score"}
+
+
+def _is_parallel(values: Any, passages: Sequence[Any]) -> bool:
+    """Return whether *values* is a list, or an array of any kind, as long as *passages*."""
+    is_array = _get_kind(values) == "array" and values.ndim > 0
+    return (is_array or _is_list(values)) and len(values) == len(passages)
+
+
+def _are_numbers(values: Any) -> bool:
+    return getattr(values, "ndim", 1) == 1 and all(map(_is_number, values))
 
 
 # --- copies with another value --------------------------------------------------------------------
