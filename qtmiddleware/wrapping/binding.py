@@ -65,6 +65,8 @@ _SCOPES: Final = frozenset(
 )
 _TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
 _VECTOR_TYPE: Final = re.compile(r"^(?!.*\bstr\b).*(\[\s*float|[Nn][Dd][Aa]rray|Tensor)")
+# How likely a parameter takes the question.
+_LIKELY, _POSSIBLE, _UNLIKELY, _UNLIKELIEST = range(4)
 # Names of a page, in lower case and without underscores.
 _PAGES: Final = re.compile(r"offset|skip|start|cursor|nexttoken|after|pag.*")
 # Pinecone's search takes query={"inputs": {"text": ...}, "top_k": ...} or inputs={"text": ...}.
@@ -125,7 +127,7 @@ class Binding:
         self.has_var_keyword = _VARIADIC[1] in kinds
         is_known = free or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
         self.is_loose = not (kinds.isdisjoint(_VARIADIC) or is_known)
-        is_by_name = not (by_position[first:] or self.is_loose)
+        is_keyword_only = not (by_position[first:] or self.is_loose)
         self.is_pinecone_search = (
             not by_position[first:] and {_INPUTS, "namespace"} <= self.named.keys()
         )
@@ -137,7 +139,7 @@ class Binding:
         self.path = path = self._choose_path(query_arg, free, is_vector_search=is_pinecone)
         self.argument = ".".join(path) or "query"
         self.takes_clauses = path == (SCORE_BY,)
-        self.sources = self._list_sources([first] if is_by_name else [])
+        self.sources = self._list_sources([first] if is_keyword_only else [])
         others = [name for name in self.named if name != path[0]]
         self.top_k_argument = top_k_arg or find_top_k_name(others)
         self.is_page_named = page_arg is not None
@@ -158,10 +160,9 @@ class Binding:
         if query_arg is None:
             order = (*VECTORS, *QUERIES) if takes_vector else QUERIES
             names = [name for name in order if name in self._all][:1] or self._list_likeliest(free)
-            is_vector_search |= not self.named.keys().isdisjoint(VECTORS)
-            if not takes_vector and (
-                all(map(self._is_vector, names)) if names else is_vector_search
-            ):
+            has_vectors = is_vector_search or not self.named.keys().isdisjoint(VECTORS)
+            needs_vector = all(map(self._is_vector, names)) if names else has_vectors
+            if needs_vector and not takes_vector:
                 raise self._make_error(
                     "takes a vector, not a text; pass embed=, a function from a text to its vector"
                 )
@@ -177,6 +178,7 @@ class Binding:
                 )
                 if takes_vector:
                     raise WrapError(f"{self.function_name}(): {self.ambiguity}")
+                # No argument is named "", so the calls have no question and pass through.
                 return ("",)
             query_arg = names[0] if names else "vector" if takes_vector else "query"
         path = tuple(query_arg.split("."))
@@ -188,37 +190,43 @@ class Binding:
 
     def _list_likeliest(self, free: list[str]) -> list[str]:
         """Return the parameters that take the question, as far as names and types can tell."""
-        takes_vector = self.takes_vector
-        words = _VECTOR_WORDS if takes_vector else _TEXT_WORDS
+        words = _VECTOR_WORDS if self.takes_vector else _TEXT_WORDS
         telling = [name for name in self._free if _split_words(name)[-1] in words]
-        ranks: dict[str, tuple[int, bool, bool]] = {}
-        for name in free or telling:
-            annotation = self.named[name].annotation
-            is_typed = self._is_vector(name) if takes_vector else annotation in _TEXT_TYPES
-            if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
-                group = 3
-            elif not _SCOPES.isdisjoint(_split_words(name)):
-                group = 2
-            elif is_typed or annotation is _EMPTY:
-                group = int(self._is_optional(name))
-            else:
-                group = 1 if name in telling else 2
-            ranks[name] = group, name not in telling, not is_typed
+        ranks = {name: self._rank(name, is_telling=name in telling) for name in free or telling}
         likeliest = [name for name in ranks if ranks[name] == min(ranks.values())]
-        if takes_vector or not likeliest or likeliest[0] in telling:
+        if self.takes_vector or not likeliest or likeliest[0] in telling:
             return likeliest
         # Beside a vector that must be passed, a text may be the name of what is searched.
         vectors = [it for it in self._free if self._is_vector(it) and not self._is_optional(it)]
-        if ranks[likeliest[0]][0] == 0:
+        group, *_ = ranks[likeliest[0]]
+        if group == _LIKELY:
             return list(dict.fromkeys((*likeliest, *vectors)))
         return vectors or likeliest
 
-    def _list_sources(self, first: list[int]) -> Path:
+    def _rank(self, name: str, *, is_telling: bool) -> tuple[int, bool, bool]:
+        """Return the rank of *name* among the parameters; the lowest takes the question.
+
+        *is_telling* says that the name tells of a question, or of a vector if one is taken.
+        """
+        annotation = self.named[name].annotation
+        has_type = self._is_vector(name) if self.takes_vector else annotation in _TEXT_TYPES
+        if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
+            group = _UNLIKELIEST
+        elif not _SCOPES.isdisjoint(_split_words(name)):
+            group = _UNLIKELY
+        elif has_type or annotation is _EMPTY:
+            group = _POSSIBLE if self._is_optional(name) else _LIKELY
+        else:
+            group = _POSSIBLE if is_telling else _UNLIKELY
+        return group, not is_telling, not has_type
+
+    def _list_sources(self, positions: list[int]) -> Path:
+        """Return `sources`. *positions* are some that callers use, but the function does not."""
         name = self.path[0]
         usual = [*(it for it in QUERIES if it not in self.named), _INPUTS]
         if self.takes_clauses:
             # A text that a caller passes beside the clauses, unless the function takes it.
-            return *(() if self.has_var_keyword else usual), *first, name
+            return *(() if self.has_var_keyword else usual), *positions, name
         before: list[str] = []
         if self.takes_vector:
             before = [it for it in QUERIES if it in self.named and it != name]
@@ -227,7 +235,7 @@ class Binding:
         elif self.has_var_keyword and not self.is_named and name not in QUERIES:
             # The name is only a guess, so **kwargs may hold a usual one.
             before = usual
-        return *before, name, *usual, *first
+        return *before, name, *usual, *positions
 
     def _is_optional(self, name: str) -> bool:
         return self.named[name].default is not _EMPTY
@@ -377,25 +385,26 @@ class Arguments:
         return (root, *self._find_keys(root, self._get((root,))))
 
     def _find_root(self) -> Any:
+        """Return the keyword or position of the argument that is or holds the question."""
         binding = self.binding
-        held = self._get((SCORE_BY,)) if binding.takes_clauses or binding.is_loose else None
-        if binding.takes_clauses and not clauses.are_clauses(held):
+        score_by = self._get((SCORE_BY,)) if binding.takes_clauses or binding.is_loose else None
+        if binding.takes_clauses and not clauses.are_clauses(score_by):
             return SCORE_BY
-        empty = []
+        passed_as_none = []
         for root in binding.sources:
             if (value := self._read(root)) is None:
-                empty.append(root)
+                passed_as_none.append(root)
             elif value is not _EMPTY:
                 return root
         if binding.is_loose:
             # Nothing is known about the parameters. The first text is the best guess, then clauses.
             texts = [index for index, it in enumerate(self.args) if isinstance(it, str)]
-            if not texts and clauses.are_clauses(held) and not binding.is_named:
+            if not texts and clauses.are_clauses(score_by) and not binding.is_named:
                 return SCORE_BY
             if self.args:
-                return (*texts, len(self.args) - 1)[0]
-        if empty:
-            return empty[-1]
+                return texts[0] if texts else len(self.args) - 1
+        if passed_as_none:
+            return passed_as_none[-1]
         if binding.read_default(binding.path[0]) is None:
             raise binding.make_missing_error()
         return binding.path[0]
@@ -429,7 +438,10 @@ class Arguments:
         return (name,) if name else ()
 
     def _must_move(self, query: Any) -> bool:
-        """Return whether the function takes *query* elsewhere than where the call passes it."""
+        """Return whether the function takes *query* elsewhere than where the call passes it.
+
+        For example, it takes clauses or a vector, but its callers pass a text as ``query``.
+        """
         root, binding = self._path[0], self.binding
         if root in (binding.path[0], SCORE_BY):
             return False
