@@ -40,6 +40,7 @@ from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
     from qtmiddleware.kit.check import Check
+    from qtmiddleware.providers.embedding import CallableEmbedder
     from qtmiddleware.tools.search_tool import SearchTool
     from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -240,15 +241,17 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             raise WrapError(f"{self!r} is asynchronous: use `await ....{awaited}(...)`")
 
     def _make_direct_caller(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Caller | None:
-        """Return the caller for a call without options; ``None`` to call the plain function."""
+        """Return the caller for a call without options; ``None`` if the plain function will do."""
         function, engine = self._function, self.middleware.engine
         if is_nested_call(function.fn):
             return None
         share = engine.settings.shadow
         is_shadowed = should_start_shadow_retrieval(share)
-        is_unchanged = engine.is_off and function.hook is None
-        # Only with an embedder, the plain function takes no text.
-        if function.embedder is None and (is_unchanged or (share is not None and not is_shadowed)):
+        changes_nothing = engine.is_off and function.hook is None
+        # In shadow mode, a call that is not sampled gets the plain result.
+        is_left_out = share is not None and not is_shadowed
+        # With an embedder, the function takes vectors, so it cannot be called with the text.
+        if function.embedder is None and (changes_nothing or is_left_out):
             return None
         return self._make_caller(engine, args, kwargs, is_shadowed=is_shadowed)
 
@@ -321,30 +324,18 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         is_shadowed: bool,
     ) -> Caller:
         function, settings = self._function, engine.settings
-        binding, learned, embedder = function.binding, function.learned, function.embedder
+        binding, learned = function.binding, function.learned
+        embedder, text_fields = function.embedder, settings.hybrid.text_fields
         arguments = self._bind(args, kwargs)
-        # Beside a search by vectors, the settings may ask for a search by keywords.
-        text_fields = settings.hybrid.text_fields
-        if text_fields or embedder is not None:
-            clause_type = arguments.read_clause_type()
-            # A document search wrapped with `embed=` may also be called with a text clause. Its
-            # text must not be replaced by a vector.
-            if clause_type is not None and clause_type not in VECTORS:
-                embedder = None
-            if not clause_type or clause_type in COMBINED:
-                text_fields = ()
+        if embedder is not None or text_fields:
+            embedder, text_fields = self._choose_searches(arguments, text_fields)
         original, problem = self._find_query_and_problem(arguments)
         top_k, page = None, ""
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
         if problem is None:
             top_k = arguments.read_top_k()
-            page = arguments.find_page()
-            # Callers often request the first page without the argument. So after one call with a
-            # page in **kwargs, every call counts as paged.
-            learned.page = page or learned.page
-            if binding.may_have_pages:
-                page = learned.page
+            page = self._learn_page(arguments)
         elif binding.ambiguity:
             learned.record_problem(binding.ambiguity)
         conversation = read_history(history)
@@ -371,6 +362,32 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             hooks=tuple(hook for hook in hooks if hook is not None),
         )
         return Caller(function, arguments, call, engine, is_shadowed and problem is None)
+
+    def _choose_searches(
+        self, arguments: Arguments, text_fields: tuple[str, ...]
+    ) -> tuple[CallableEmbedder | None, tuple[str, ...]]:
+        """Return how to search: the embedder of the texts, and the fields to search by keywords.
+
+        The settings ask for *text_fields* beside a search by vectors.
+        """
+        embedder = self._function.embedder
+        # ``None``: this is no document search. ``""``: its clauses cannot be read.
+        clause_type = arguments.read_clause_type()
+        # A document search wrapped with `embed=` may also be called with a text clause. Its text
+        # must not be replaced by a vector.
+        if clause_type is not None and clause_type not in VECTORS:
+            embedder = None
+        can_add_texts = clause_type and clause_type not in COMBINED
+        return embedder, text_fields if can_add_texts else ()
+
+    def _learn_page(self, arguments: Arguments) -> str:
+        """Return the name of the argument that selects a page, or ``""``, and remember it."""
+        binding, learned = self._function.binding, self._function.learned
+        page = arguments.find_page()
+        # Callers often request the first page without the argument. So after one call with a page
+        # in **kwargs, every call counts as paged.
+        learned.page = page or learned.page
+        return learned.page if binding.may_have_pages else page
 
     def _find_query_and_problem(self, arguments: Arguments) -> tuple[Any, Degradation | None]:
         """Return the query, ``""`` if there is none, and why it cannot be improved."""
