@@ -60,24 +60,28 @@ def check_layers(
 def _merge(
     old: Any, value: Any, hint: Any, path: Path, source: str, sources: dict[Path, str]
 ) -> Any:
-    """Return the *old* value at *path*, overridden by *value*. Objects are merged name by name."""
+    """Return the *old* value at *path*, overridden by *value*. Objects are merged name by name.
+
+    Writes *source* into *sources* for the value and every value in it.
+    """
     sources[path] = source
     # `qtm config show` prints all settings, and many are sent to services or written to files.
     for text in (*path[-1:], value):
         if isinstance(text, str) and errors.contains_api_key(text):
             raise _explain(path, text, sources, f"a value without a key ({errors.KEYS_ADVICE})")
     type_ = introspection.unwrap(hint)[0]
-    names = introspection.list_names(hint)
     shorthand = getattr(type_, "shorthand", "")
     if shorthand and not isinstance(value, Mapping):
         value = {shorthand: value}
     if isinstance(value, list | tuple):
-        if not (names and all(isinstance(item, str) for item in value)):
+        takes_names = bool(introspection.list_names(hint))
+        if not takes_names or not all(isinstance(item, str) for item in value):
             part = introspection.find_part(hint, 0)
             return tuple(
                 _merge(None, item, part, (*path, place), source, sources)
                 for place, item in enumerate(value)
             )
+        # A list of names is short for an object in which each name has null.
         value = dict.fromkeys(value)
     if isinstance(value, Mapping):
         # A transform is defined as a whole: two definitions are not merged.
@@ -101,36 +105,39 @@ def _merge(
 def _explain(
     location: Path, value: Any, sources: Mapping[Path, str], allowed: str = ""
 ) -> ConfigError:
-    """Return the error for *value* at *location*, which may end with words of pydantic's own."""
+    """Return the error for *value* at *location*, which may end with words of pydantic's own.
+
+    *allowed* says what is allowed there; by default what the annotation allows.
+    """
     holder: Any = None
     hint: Any = Settings
     path: Path = ()
     shown: list[str] = []
+    # Follow the location as far as it leads through settings.
     for name in location:
         names = introspection.list_names(hint)
         part = introspection.find_part(hint, name)
-        if part is None and not names:
+        is_name_of_pydantic = part is None and not names
+        if is_name_of_pydantic:
             break
         shown.append(to_camel_case(name) if name in names else errors.format_key(str(name)))
         path, holder, hint = (*path, name), hint, part
+    # The source of the value itself, or else of the nearest object around it.
     holders = (path[:length] for length in range(len(path), 0, -1))
     source = next((sources[place] for place in holders if place in sources), "default")
-    if hint is not None:
+    full_key = ".".join(shown)
+    is_known = hint is not None
+    if is_known:
         allowed = allowed or introspection.describe_allowed_values(hint)
-        return errors.build_value_error(".".join(shown), value, allowed, source)
+        return errors.build_value_error(full_key, value, allowed, source)
     known_names = [*map(to_camel_case, introspection.list_names(holder))]
+    # The names that may be meant, with their keys: those of any option, or rather those here.
     places = {
         to_camel_case(key.path[-1]): key.name for key in reversed(introspection.list_all_keys())
     }
     places |= {name: ".".join([*shown[:-1], name]) for name in known_names}
     allowed = f"the names here are {', '.join(known_names)}"
-    return errors.build_unknown_error(
-        ".".join(shown),
-        str(path[-1]),
-        source,
-        places,
-        allowed,
-    )
+    return errors.build_unknown_error(full_key, str(path[-1]), source, places, allowed)
 
 
 def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
