@@ -130,9 +130,10 @@ def build_record(
             metadata.setdefault(key, passage.metadata)
         search = {"kind": ranking.variant.kind, "found": list_found(ranking)}
         searches.append(search)
-        merged = initial if ranking.variant.kind == "original" else search
+        # The lists that a hybrid search merged: the original's stand beside ``searches``.
+        holder = initial if ranking.variant.kind == "original" else search
         for name, merged_ranking in ranking.initial.items():
-            merged[f"initial_{name}"] = list_found(merged_ranking)
+            holder[f"initial_{name}"] = list_found(merged_ranking)
 
     def list_step(keys: Sequence[Key], scores: Sequence[float | None]) -> list[dict[str, Any]]:
         rows = zip_longest(keys, scores)
