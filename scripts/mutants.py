@@ -128,13 +128,23 @@ def record_coverage(data: Path) -> None:
 
 
 def choose_tests(mutant: Mutant, coverage: Any, chance: random.Random) -> list[str]:
-    """Return the tests that run the mutant's line, or its file if that runs on import, its room's own first."""
+    """Return the tests that run the mutant's line, its room's own first.
+
+    A line outside of functions runs once, on import: then all tests of the file are returned.
+    """
     by_line = coverage.contexts_by_lineno(str(ROOT / mutant.path))
-    found = {context.partition("|")[0] for context in by_line.get(mutant.line, ()) if context}
-    found = found or {
-        it.partition("|")[0] for contexts in by_line.values() for it in contexts if it
-    }
-    tests = sorted(found)
+    functions = [
+        range(node.lineno, (node.end_lineno or 0) + 1)
+        for node in ast.walk(ast.parse((ROOT / mutant.path).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    is_inside = any(mutant.line in lines for lines in functions)
+    contexts = (
+        by_line.get(mutant.line, ())
+        if is_inside
+        else {it for found in by_line.values() for it in found}
+    )
+    tests = sorted({context.partition("|")[0] for context in contexts if context})
     chance.shuffle(tests)
     room = mutant.path.split("/")[1]
     return sorted(tests, key=lambda test: f"/{room}/" not in test)
