@@ -84,7 +84,9 @@ def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
 ) -> None:
     reply = {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"}
     model = ModelServer(httpserver, reply)
-    (tmp_path / "mine.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    # However busy the machine is, the model has the time to answer.
+    patient = {**CONFIG, "limits": {"llmTimeoutMs": 60_000, "deadlineMs": 60_000}}
+    (tmp_path / "mine.json").write_text(json.dumps(patient), encoding="utf-8")
     (tmp_path / "app.py").write_text(WORLD, encoding="utf-8")
     (tmp_path / "asked.csv").write_text("question,id\nwhy do kidneys stop,b\n")
     environ = {"OPENAI_API_KEY": "sk-unused", "QTM_LLM_BASE_URL": model.url}
