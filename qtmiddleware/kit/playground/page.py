@@ -15,6 +15,7 @@ from qtmiddleware.kit.playground.state import KNOBS, TOP_K, Knob, PageState
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.kit.playground.view import build_cards, compare_places, write_headline
 from qtmiddleware.runtime.control_characters import escape_hidden
+from qtmiddleware.types import Message
 
 if TYPE_CHECKING:
     import jinja2
@@ -57,17 +58,22 @@ class Page:
     skip_reason: str = ""
 
     def __post_init__(self) -> None:
-        """Find the examples, and the answers that the judgements name."""
-        dataset = self.dataset
-        questions = {question.id: question for question in dataset.questions} if dataset else {}
-        kinds = dict.fromkeys(questions, "") if self.examples is None else self.examples
-        self._examples = [(kind, questions[id_]) for id_, kind in kinds.items()]
+        """Pair each example with its kind, and find the answers of each judged question."""
+        self._examples: list[tuple[str, Question]] = []
         # An address holds the question's text and not its id, so the text finds the answers.
-        self._answers = {
-            (question.text.strip(), question.history): answers
-            for question in questions.values()
-            if dataset and (answers := _find_answers(question, dataset)) is not None
-        }
+        self._answers: dict[tuple[str, Sequence[Message]], frozenset[str]] = {}
+        dataset = self.dataset
+        if dataset is None:
+            return
+        questions = {question.id: question for question in dataset.questions}
+        kinds = self.examples
+        if kinds is None:
+            kinds = dict.fromkeys(questions, "")
+        self._examples = [(kind, questions[id_]) for id_, kind in kinds.items()]
+        for question in questions.values():
+            answers = _find_answers(question, dataset)
+            if answers is not None:
+                self._answers[question.text.strip(), question.history] = answers
 
     async def respond(self, request: Request) -> Response:
         """Return the page for the question in the address of *request*."""
@@ -131,12 +137,17 @@ class Page:
 
 
 def _find_answers(question: Question, dataset: Dataset) -> frozenset[str] | None:
-    """Return the ids of the passages with the question's highest grade, if there are any."""
+    """Return the ids of the passages with the question's highest grade.
+
+    The set is empty if no passage answers the question. ``None`` means that nobody judged it.
+    """
     if question.metadata.get("type") == "unanswerable":
         return frozenset()
     grades = dataset.qrels.get(question.id, {})
     best = max(grades.values(), default=0)
-    return frozenset(id_ for id_, grade in grades.items() if grade == best) if best > 0 else None
+    if best <= 0:
+        return None
+    return frozenset(id_ for id_, grade in grades.items() if grade == best)
 
 
 @cache

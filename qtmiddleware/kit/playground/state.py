@@ -124,12 +124,19 @@ class PageState:
         )
 
     def list_parameters(self, default_tiers: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the names and values of the parameters, without those for *default_tiers*."""
-        tiers = [] if self.tiers == tuple(default_tiers) else self.tiers[1:] or self.tiers
+        """Return the parameters from which `from_parameters` builds this state again.
+
+        An address without a tier means *default_tiers*, so these are not named.
+        """
+        plain, others = self.tiers[:1], self.tiers[1:]
+        # The plain tier is always asked. It is named only if no other tier is.
+        named_tiers = others or plain
+        if self.tiers == tuple(default_tiers):
+            named_tiers = ()
         return [
             *([("q", self.question)] if self.question.strip() else []),
             *((turn.role, turn.content) for turn in self.history),
-            *(("tier", name) for name in tiers),
+            *(("tier", name) for name in named_tiers),
             *(
                 (key, value if isinstance(value, str) else f"{value:g}")
                 for key, value in self.settings.items()
