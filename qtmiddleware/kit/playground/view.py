@@ -198,14 +198,9 @@ def _build_card(
 def _build_row(
     movement: Movement, keywords: Keywords, answer_ids: Collection[str], *, is_baseline: bool
 ) -> Row:
-    match, change = movement.match, movement.change or 0
-    way, badge = "up" if change > 0 else "down", f"{'▲' if change > 0 else '▼'} {abs(change)}"
-    if movement.place is None:
-        way, badge = "gone", "out"
-    elif movement.before is None:
-        way, badge = "new", "new"
-    elif not change:
-        way, badge = "same", "="
+    match, way = movement.match, _find_way(movement)
+    steps = abs(movement.change or 0)
+    badges = {"gone": "out", "new": "new", "same": "=", "up": f"▲ {steps}", "down": f"▼ {steps}"}
     title, source = _find_title_and_source(match)
     # An index may have stored the title at the start of the text.
     text = (match.text or "").removeprefix(f"{title}\n")
@@ -218,7 +213,7 @@ def _build_row(
         start=movement.before or movement.question_place,
         end=movement.place or movement.last_place,
         way=way,
-        badge="" if is_baseline else badge,
+        badge="" if is_baseline else badges[way],
         why="" if is_baseline or way == "same" else movement.why,
         title=title,
         source=source,
@@ -226,6 +221,17 @@ def _build_row(
         text=keywords.mark(escape_hidden(cut)),
         is_answer=match.id in answer_ids,
     )
+
+
+def _find_way(movement: Movement) -> str:
+    """Return how a passage moved, in the words of `Row.way`."""
+    if movement.place is None:
+        return "gone"
+    if movement.before is None:
+        return "new"
+    if not movement.change:
+        return "same"
+    return "up" if movement.change > 0 else "down"
 
 
 def _find_title_and_source(match: Match) -> tuple[str, str]:
