@@ -130,7 +130,7 @@ def count_relevant_first(score: SystemScore) -> int:
 
 def verdict(comparison: Comparison) -> str:
     """Return the verdict on *comparison* in a few sentences."""
-    return " ".join(_describe(comparison))
+    return " ".join(_write_headline_and_details(comparison))
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
@@ -148,30 +148,39 @@ def _find_largest_gain(scores: Iterable[SystemScore]) -> SystemScore | None:
     return max(scores, key=lambda score: score.difference.gain, default=None)
 
 
-def _describe(comparison: Comparison) -> tuple[str, str]:
-    best, base = find_winner(comparison), comparison[comparison.baseline]
+def _write_headline_and_details(comparison: Comparison) -> tuple[str, str]:
+    """Return the verdict in two texts: one sentence, and the sentences with its figures."""
+    base, winner = comparison[comparison.baseline], find_winner(comparison)
     name, before = quote_name(base.name), count_relevant_first(base)
-    count, total = comparison.questions, format_count(comparison.questions, "question")
-    if best is None:
-        headline = f"No system is clearly better than {name}, which has the right passage first for"
+    total = format_count(comparison.questions, "question")
+    if winner is None:
         details = _describe_gains_and_losses(comparison)
-        if count < FEW:
+        if comparison.questions < FEW:
             details += " With so few questions, only a large difference can be seen."
-        return f"{headline} {before:,} of {total}.", details
-    after = count_relevant_first(best)
-    helped = sum(gain > TOLERANCE for gain in best.gains.values())
-    hurt = sum(gain < -TOLERANCE for gain in best.gains.values())
-    worse = f"{hurt:,} {_get(hurt)} worse" if hurt else "none gets worse"
-    headline = f"{helped:,} of {total} {_get(helped)} better and {worse}."
+        headline = (
+            f"No system is clearly better than {name}, which has the right passage first for"
+            f" {before:,} of {total}."
+        )
+        return headline, details
+    gain = f"{quote_name(winner.name)} gains {_describe_gain(winner)} over {name}."
+    details = f"{gain} {_describe_price(comparison, winner)}"
+    return _write_headline(winner, before, total), details
+
+
+def _write_headline(winner: SystemScore, before: int, total: str) -> str:
+    """Return for how many of the *total* questions the winner is better, and for how many worse.
+
+    *before* is the number of questions for which the baseline has the right passage first.
+    """
+    helped = sum(gain > TOLERANCE for gain in winner.gains.values())
+    hurt = sum(gain < -TOLERANCE for gain in winner.gains.values())
+    worse = format_count(hurt, "gets worse", "get worse") if hurt else "none gets worse"
+    after = count_relevant_first(winner)
     if after > before:
         first = f"{after:,} of {total} instead of {before:,}"
-        headline = f"The right passage comes first for {first}; {worse}."
-    price = _describe_price(comparison, best)
-    return headline, f"{quote_name(best.name)} gains {_describe_gain(best)} over {name}. {price}"
-
-
-def _get(count: int) -> str:
-    return "gets" if count == 1 else "get"
+        return f"The right passage comes first for {first}; {worse}."
+    verb = "gets" if helped == 1 else "get"
+    return f"{helped:,} of {total} {verb} better and {worse}."
 
 
 def _describe_gain(score: SystemScore) -> str:
@@ -278,7 +287,7 @@ def report_comparison(
 
     *data* has the texts of questions and passages, to show the questions that got worse.
     """
-    headline, details = _describe(comparison)
+    headline, details = _write_headline_and_details(comparison)
     explained = "; ".join(f"{name}: {_COLUMNS[name][0]}" for name in headings(comparison)[1:])
     if not comparison.counts_model_time:
         explained += " (milliseconds are without the model’s own time)"
@@ -327,22 +336,29 @@ def _build_worse_entry(
     base = comparison[comparison.baseline]
     run, base_run = score.runs[question_id], base.runs[question_id]
     data = data or Dataset("", (), (), {})
-    question = next((it for it in data.questions if it.id == question_id), None)
+    same_id = (question for question in data.questions if question.id == question_id)
+    question = next(same_id, None)
     grades = data.qrels.get(question_id, {})
     passages = {passage.id: passage for passage in data.passages}
     # Without the data set, the question's text is known only from the searched queries.
-    texts = [it.text for it in base_run.variants if it.kind == "original"]
-    text = question.text if question else "".join(texts[:1])
-    before, after = (it.per_query.values[PRIMARY][question_id] for it in (base, score))
-    missed = [id_ for id_, grade in grades.items() if grade > 0 and id_ not in run.ids[:_FOUND]]
+    searched = [variant.text for variant in base_run.variants if variant.kind == "original"]
+    text = question.text if question else "".join(searched[:1])
+    before = base.per_query.values[PRIMARY][question_id]
+    after = score.per_query.values[PRIMARY][question_id]
+    relevant = [id_ for id_, grade in grades.items() if grade > 0]
+    missed = [id_ for id_ in relevant if id_ not in run.ids[:_FOUND]]
     lists = {
         "Said before": [
             (shorten_text(turn.role, 20), shorten_text(turn.content, 160), "")
             for turn in (question.history[-4:] if question else ())
         ],
         "What was searched": [
-            (it.kind, shorten_text(it.text, 400), f"weight {figures.format_number(it.weight)}")
-            for it in run.variants[:16]
+            (
+                variant.kind,
+                shorten_text(variant.text, 400),
+                f"weight {figures.format_number(variant.weight)}",
+            )
+            for variant in run.variants[:16]
         ],
         f"{comparison.baseline} found": _list_passages(base_run.ids, grades, passages),
         f"{score.name} found": _list_passages(run.ids, grades, passages),
@@ -467,14 +483,16 @@ def _escape_inline(text: str, max_length: int) -> str:
 def _render_section(section: Section) -> Iterator[str]:
     yield f"## {escape_text(section.heading, _LONGEST)}"
     if section.columns:
-        lines = [section.columns, ["---", *["---:"] * (len(section.columns) - 1)]]
-        lines += [[_escape_cell(cell) for cell in row] for row in section.rows]
-        lines[0] = list(map(_escape_cell, section.columns))
-        yield "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        head, *body = [
+            [_escape_cell(cell) for cell in row] for row in (section.columns, *section.rows)
+        ]
+        # The names in the first column are aligned to the left, the figures to the right.
+        alignment = ["---", *["---:"] * (len(head) - 1)]
+        yield "\n".join(f"| {' | '.join(line)} |" for line in (head, alignment, *body))
     yield escape_text(section.remark, _LONGEST)
     for entry in section.entries:
         yield f"### {escape_text(entry.question, 400)}"
-        yield ". ".join(escape_text(it, 400) for it in (entry.outcome, entry.remark) if it)
+        yield ". ".join(escape_text(text, 400) for text in (entry.outcome, entry.remark) if text)
         for heading, items in entry.lists.items():
             bullets = [
                 f"* {' '.join(escape_text(part, _LONGEST) for part in item if part)}"
