@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -102,12 +103,7 @@ def command(
     With --reference, or with ideal answers in the file of --questions, the model
     ranks the systems' answers. The exit code is 1 if a system or the judge failed.
     """
-    if (question is None) == (questions is None) or (reference and questions is not None):
-        raise ConfigError("pass a question or --questions FILE", path="question")
-    metadata = {"answer": reference} if reference else {}
-    entries = [Question("question", question or "", metadata=metadata)]
-    if questions is not None:
-        entries = list(load_questions(questions).questions)
+    entries = _load_entries(question, questions, reference)
     is_judged = any(entry.reference for entry in entries)
     if report is not None:
         if not is_judged:
@@ -117,9 +113,9 @@ def command(
         check_report(report)
     with open_search(function, config, sets) as search:
         has_model = search.wrapped.middleware.engine.has_model
+        if not has_model and (answers or is_judged):
+            raise ConfigError(NO_MODEL, path="answers")
         if not has_model:
-            if answers or is_judged:
-                raise ConfigError(NO_MODEL, path="answers")
             write_note(f"{NO_MODEL} Only systems that need no model are compared.")
         names = _choose_systems(systems, search, has_model=has_model, is_judged=is_judged)
         with open_progress_bar() as update, name_search_in_errors(search.name):
@@ -138,10 +134,19 @@ def command(
         write_json(values)
     else:
         _show_side_by_side(comparison)
-    ranked = comparison.ranked
-    results = [result for asked in comparison.questions for result in asked.systems]
-    if any(map(_has_failed, results)) or (ranked is not None and ranked.failed):
+    if _has_failed(comparison):
         raise typer.Exit(FAILED)
+
+
+def _load_entries(question: str | None, questions: Path | None, reference: str) -> list[Question]:
+    """Return the one *question* with its *reference*, or those of the file *questions*."""
+    if question is not None and questions is None:
+        metadata = {"answer": reference} if reference else {}
+        return [Question("question", question, metadata=metadata)]
+    # The file has the ideal answers of its own questions.
+    if question is None and questions is not None and not reference:
+        return list(load_questions(questions).questions)
+    raise ConfigError("pass a question or --questions FILE", path="question")
 
 
 def _choose_systems(
@@ -165,11 +170,18 @@ def _choose_systems(
     return names
 
 
-def _has_failed(answer: SystemAnswer) -> bool:
-    """Return whether the system in *answer* raised an error or returned an unreadable response."""
-    degradations = () if answer.retrieval is None else answer.retrieval.degradations
-    return answer.error is not None or any(
-        (entry.stage, entry.reason) == ("response", "unreadable") for entry in degradations
+def _has_failed(comparison: SideBySide) -> bool:
+    """Return whether the judge or a system failed, or returned an unreadable response."""
+    if comparison.ranked is not None and comparison.ranked.failed:
+        return True
+    results = [result for asked in comparison.questions for result in asked.systems]
+    if any(result.error is not None for result in results):
+        return True
+    return any(
+        (entry.stage, entry.reason) == ("response", "unreadable")
+        for result in results
+        if result.retrieval is not None
+        for entry in result.retrieval.degradations
     )
 
 
@@ -259,14 +271,16 @@ def _show_question(asked: AskedQuestion) -> None:
         out.write(f"[{numbers[key]}] {describe_passage_source(match)}{score}")
         if match.text:
             out.write(f"    {shorten_text(match.text)}")
-    explained: dict[tuple[str, ...], str] = {}
+    first_systems: dict[tuple[str, ...], str] = {}
     for result in asked.systems:
-        # Systems that move the same passages for the same reasons are explained once.
+        lines = list(_describe_steps(_build_outcome(asked, result)))
         reasons = tuple(_explain_movements(result, movements.get(result.system), numbers))
-        same = explained.setdefault(reasons, result.system)
-        if reasons and same != result.system:
-            reasons = (f"passages as in {same}",)
-        lines = [*_describe_steps(_build_outcome(asked, result)), *reasons]
+        # Systems that move the same passages for the same reasons are explained once.
+        first = first_systems.setdefault(reasons, result.system)
+        if reasons and first != result.system:
+            lines.append(f"passages as in {first}")
+        else:
+            lines.extend(reasons)
         if lines:
             out.write("\n  ".join([f"\n{result.system}", *lines]))
 
@@ -283,8 +297,11 @@ def _show_systems(asked: AskedQuestion) -> None:
     has_price = has_problem = False
     for result in asked.systems:
         trace = None if result.retrieval is None else result.retrieval.trace
-        is_failed = result.retrieval is None or result.retrieval.status == "degraded"
-        is_failed = is_failed or result.error is not None
+        is_failed = (
+            result.error is not None
+            or result.retrieval is None
+            or result.retrieval.status == "degraded"
+        )
         has_problem = has_problem or is_failed
         has_price = has_price or (trace is not None and trace.read_price is not None)
         rows.append(
