@@ -94,16 +94,16 @@ def cut_into_chunks(
 
 def check_sizes(size: int, overlap: int) -> None:
     """Raise `ConfigError` unless *size* is at least 1 and *overlap* is from 0 to below *size*."""
-    allowed = f"0 or more and less than chunkSize, which is {size}"
     if size < 1:
-        name, value, allowed = "chunkSize", size, "1 or more"
-    elif not 0 <= overlap < size:
-        name, value = "chunkOverlap", overlap
-    else:
-        return
-    raise ConfigError(
-        f"{name} must be {allowed}, not {value}", path=name, value=value, allowed=allowed
-    )
+        raise _build_error("chunkSize", size, "1 or more")
+    if not 0 <= overlap < size:
+        allowed = f"0 or more and less than chunkSize, which is {size}"
+        raise _build_error("chunkOverlap", overlap, allowed)
+
+
+def _build_error(name: str, value: int, allowed: str) -> ConfigError:
+    message = f"{name} must be {allowed}, not {value}"
+    return ConfigError(message, path=name, value=value, allowed=allowed)
 
 
 @cache
@@ -124,8 +124,11 @@ def _find_chunk_end(window: str, size: int, lower_bound: int) -> int:
             cut = _skip_white_space(window, end, size)
             if cut > lowest and _is_cluster_boundary(window, cut):
                 return cut
-    last = range(size, max(lower_bound, size - _AROUND), -1)
-    return next((place for place in last if _is_cluster_boundary(window, place)), size)
+    # Without any boundary, the chunk ends as late as possible, but not within a character.
+    for cut in range(size, max(lower_bound, size - _AROUND), -1):
+        if _is_cluster_boundary(window, cut):
+            return cut
+    return size
 
 
 def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
@@ -137,8 +140,11 @@ def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
         starts = [_find_chunk_start(kind, window, earliest, latest) for kind in kinds]
         if found := [start for start in starts if start is not None]:
             return min(found)
-    first = range(earliest, min(chunk_end, earliest + _AROUND) + 1)
-    return next((place for place in first if _is_cluster_boundary(window, place)), chunk_end)
+    # Without any boundary, the overlap is as long as possible.
+    for start in range(earliest, min(chunk_end, earliest + _AROUND) + 1):
+        if _is_cluster_boundary(window, start):
+            return start
+    return chunk_end
 
 
 def _find_text_ends(kind: str, window: str, start: int) -> Iterator[int]:
