@@ -110,16 +110,22 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
         for key, member in value.items()
     }
     # Some models write the context alone, without JSON, or under another name.
-    found = members.get(FIELD.name, members.get("text")) if values else text
+    found: object = text
+    if values:
+        found = members.get(FIELD.name, members.get("text"))
     context = clean_text(found) if isinstance(found, str) else ""
+    # Some models announce the context: "Here is the context: ...".
     announcement, rest = split_chatter(context, prompt.query)
-    context = (rest if announcement.endswith(":") else context).strip('"“” ')
+    if announcement.endswith(":"):
+        context = rest
+    context = context.strip('"“” ')
     if is_refusal(context, prompt.query):
         raise ModelError("refused", "the model refused to write a context")
     # Half a sentence would be indexed as if it were the whole context.
     if is_cut or cut_value is not None or reply.truncated:
         raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
-    if (values and FIELD.name not in members and not context) or _JSON_OR_MARKUP.match(context):
+    is_other_json = bool(values) and FIELD.name not in members and not context
+    if is_other_json or _JSON_OR_MARKUP.match(context):
         raise ModelError("unparsable", "the model's reply holds no context")
     if is_chatter(context, prompt.query):
         raise ModelError("empty", "the model wrote no context")
@@ -228,6 +234,9 @@ def _join_chunks(passages: Sequence[Passage]) -> str:
     texts, position = [], 0
     for passage in passages:
         start, end = passage.metadata["start"], passage.metadata["end"]
-        texts.append(" " * (start - position) + passage.text[max(0, position - start) :])
+        # Blank chunks are not indexed; spaces take their place.
+        texts.append(" " * max(0, start - position))
+        shared_chars = max(0, position - start)
+        texts.append(passage.text[shared_chars:])
         position = max(position, end)
     return "".join(texts)

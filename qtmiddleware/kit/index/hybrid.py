@@ -169,7 +169,8 @@ class Hybrid:
             # A search that still runs keeps its thread, which no one waits for any more.
             current_bulkhead.get().record_abandoned_calls(not pending.done())
             # One warning is enough: an index that is down fails every search.
-            level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
+            level = logging.DEBUG if self._has_warned else logging.WARNING
+            self._has_warned = True
             kind = type(error).__name__
             # Another package's message may quote a text.
             reason = error if isinstance(error, StoreError) and error.__cause__ is None else kind
@@ -203,13 +204,14 @@ def _merge_rankings(
     """Merge the *rankings*, by the name of their search, and return the best *top_k* as records."""
     # If a search returns a passage twice, its first and better position counts.
     positions = {
-        name: {key: at for at, key in reversed(list(enumerate(ranking.keys)))}
+        name: {key: position for position, key in reversed(list(enumerate(ranking.keys)))}
         for name, ranking in rankings.items()
     }
     records = []
     for key, score in sum_weighted_scores(list(rankings.values()), method, rrf_k=rrf_k)[:top_k]:
+        # The passage's position in each search that found it.
         found = {name: places[key] for name, places in positions.items() if key in places}
-        passages = [rankings[name].passages[at] for name, at in found.items()]
+        passages = [rankings[name].passages[position] for name, position in found.items()]
         record = {
             "id": passages[0].id,
             "score": score,

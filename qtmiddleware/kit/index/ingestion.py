@@ -370,12 +370,12 @@ class _Run:
         """Note what may be in the store from now on, and return the texts without a vector."""
         ledger = self._ledger
         find = "SELECT vector FROM chunks WHERE hash = ? AND vector IS NOT NULL"
+        find_document = "SELECT 1 FROM chunks WHERE file = ?"
         # Read before the first row is replaced: a vector may only change its place.
         vectors = {key: ledger.find_value(find, key) for key in texts}
         with ledger.open_transaction():
             for document in documents:
-                known = "SELECT 1 FROM chunks WHERE file = ?"
-                is_known = ledger.find_value(known, document.file)
+                is_known = ledger.find_value(find_document, document.file)
                 self._counts["changed" if is_known else "added"] += 1
                 ledger.execute(
                     "INSERT INTO documents (file, root, name) VALUES (?, ?, ?)"
@@ -407,12 +407,14 @@ class _Run:
     def _build_pairs(self, documents: list[_Document]) -> Iterator[tuple[Passage, list[float]]]:
         """Yield each passage with its vector, which is read from the ledger."""
         total = sum(len(document.passages) for document in documents)
-        chunks = ((it.file, chunk) for it in documents for chunk in enumerate(it.passages))
-        self._report("publishing", 0, total)
-        for done, (file, (ordinal, passage)) in enumerate(chunks, 1):
-            yield passage, self._ledger.read_vector(file, ordinal)
-            if done % _STEP == 0 or done == total:
-                self._report("publishing", done, total)
+        done = 0
+        self._report("publishing", done, total)
+        for document in documents:
+            for ordinal, passage in enumerate(document.passages):
+                yield passage, self._ledger.read_vector(document.file, ordinal)
+                done += 1
+                if done % _STEP == 0 or done == total:
+                    self._report("publishing", done, total)
 
     def remove_gone_documents(self) -> None:
         """Remove the documents of this data path that were not found any more."""
