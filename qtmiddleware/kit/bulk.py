@@ -135,8 +135,9 @@ def transform_file(
         rest = [question for question in questions if question.id not in done]
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
         build = partial(_Transformer, config, client, concurrency)
-        transform_all = partial(_transform_on_ray, build, concurrency=concurrency)
-        with closing((transform_all if on_ray else build())(rest)) as records:
+        # Both begin with the first record that is taken from them.
+        records = _transform_on_ray(build, rest, concurrency) if on_ray else build()(rest)
+        with closing(records):
             while True:
                 report.seconds = monotonic() - began
                 if show is not None:
@@ -208,7 +209,10 @@ def _read_finished(descriptor: int, path: Path, digest: str) -> dict[str, Record
     complete = 0
     with os.fdopen(os.dup(descriptor), "rb") as file:
         for line in file:
-            if b'{"id": "'.startswith(line[:8]) and not line.endswith(b"\n"):
+            # A killed run may have written only the first bytes of its last line.
+            is_of_run = b'{"id": "'.startswith(line[:8])
+            is_cut = not line.endswith(b"\n")
+            if is_of_run and is_cut:
                 break
             try:
                 record = json.loads(line)
@@ -358,7 +362,7 @@ class _Pace:
                 try:
                     reply = complete()
                 except ModelError as error:
-                    should_repeat = self._should_repeat(error)
+                    should_repeat = self._handle_failure(error)
                     if should_repeat and monotonic() < give_up_at:
                         continue
                     # While nothing is answered, the failure is the service's, not this call's.
@@ -373,19 +377,17 @@ class _Pace:
             self._answers += 1
             self._pause = _SHORTEST_PAUSE
 
-    def _should_repeat(self, error: ModelError) -> bool:
-        """Return whether to repeat a call that failed with *error*, after a pause of all calls."""
+    def _handle_failure(self, error: ModelError) -> bool:
+        """Pause all calls or stop the run after *error*; return whether to repeat the call."""
         if error.reason in _ANSWERS:
             self._record_answer()
             return False
         with self._lock:
             if error.reason not in _TEMPORARY and error.retry_after is None:
                 self._failures += not self._answers
-                # Each call would fail so.
-                if (
-                    error.reason in ("unauthorized", "over_budget")
-                    or self._failures >= _FIRST_FAILURES
-                ):
+                # Each further call would fail in the same way.
+                is_hopeless = error.reason in ("unauthorized", "over_budget")
+                if is_hopeless or self._failures >= _FIRST_FAILURES:
                     self._stop(error)
                 return False
             now = monotonic()
