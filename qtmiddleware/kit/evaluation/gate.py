@@ -187,16 +187,20 @@ def measure_changes(
     A question that is missing in one of them failed there, and counts as 0.
     """
     changes: list[Change] = []
+    # Two tests per system, "mean NAME" and "sign NAME".
     p_values: dict[str, float] = {}
-    for name in (name for name in before if name in after):
+    for name in before:
+        if name not in after:
+            continue
         old, new = before[name], after[name]
-        gains = {
-            id_: new.get(id_, 0.0) - old.get(id_, 0.0) for id_ in sorted(old.keys() | new.keys())
-        }
-        gains = {id_: gain if abs(gain) > TOLERANCE else 0.0 for id_, gain in gains.items()}
-        mean, now = (fsum(values.values()) / max(1, len(gains)) for values in (old, new))
+        gains: dict[str, float] = {}
+        for id_ in sorted(old.keys() | new.keys()):
+            gain = new.get(id_, 0.0) - old.get(id_, 0.0)
+            gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
+        old_mean = fsum(old.values()) / max(1, len(gains))
+        new_mean = fsum(new.values()) / max(1, len(gains))
         test = difference(list(gains.values()), seed=seed)
-        change = Change(name, mean, now, test, gains)
+        change = Change(name, old_mean, new_mean, test, gains)
         changes.append(change)
         # Both tests of each system are corrected for. One that did not change is not tested.
         if any(gains.values()):
@@ -212,13 +216,16 @@ def _decide(change: Change, corrected: Mapping[str, float], rule: Rule) -> Chang
     """Return *change* with its *corrected* p-values and the verdict."""
     mean_p, sign_p = (corrected.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
     test = replace(change.difference, p_holm=mean_p, tests=len(corrected))
-    verdict: Verdict = "inconclusive" if len(change.gains) < FEW else "not worse"
+    # With a bound, the mean alone decides. Without one, a loss must be more than chance.
     if rule.bound is not None:
-        verdict = "worse" if test.gain < rule.bound - TOLERANCE else "not worse"
-    elif (test.is_significant and test.gain < 0) or (
-        sign_p < SIGNIFICANT and change.worse_count > change.better_count
-    ):
-        verdict = "worse"
+        is_worse = test.gain < rule.bound - TOLERANCE
+    else:
+        has_lower_mean = test.is_significant and test.gain < 0
+        has_more_losses = sign_p < SIGNIFICANT and change.worse_count > change.better_count
+        is_worse = has_lower_mean or has_more_losses
+    verdict: Verdict = "worse" if is_worse else "not worse"
+    if not is_worse and rule.bound is None and len(change.gains) < FEW:
+        verdict = "inconclusive"
     return replace(change, difference=test, sign_p=sign_p, verdict=verdict)
 
 
