@@ -39,11 +39,13 @@ def format_rows(rows: Iterable[Sequence[str]], location: Location | None = None)
     The first row with two or more filled cells contains the column names, unless one of its cells
     is a number or a date. Each line has the row's number, from 1, beside *location*.
     """
+    # ``None`` until the first row with two filled cells; then empty if that row has no names.
     names: list[str] | None = None
     for number, cells in enumerate(rows, 1):
         row = [" ".join(cell.split()) for cell in cells]
-        named = zip_longest((names or [])[: len(row)], row, fillvalue="")
-        line = [f"{name}: {cell}" if name else cell for name, cell in named if cell]
+        row_names = (names or [])[: len(row)]
+        named_cells = zip_longest(row_names, row, fillvalue="")
+        line = [f"{name}: {cell}" if name else cell for name, cell in named_cells if cell]
         if names is None and len(line) > 1:
             has_names = not any(map(_NUMBER.fullmatch, line))
             names = [cell[:_NAME_CHARS] for cell in row] if has_names else []

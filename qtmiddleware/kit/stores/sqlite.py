@@ -185,10 +185,8 @@ class SQLiteStore:
             if 0 < top_k < len(positions):
                 # All vectors with the lowest score are kept for now: they are sorted by id below.
                 lowest_score = np.partition(scores, -top_k)[-top_k]
-                positions, scores = (
-                    positions[scores >= lowest_score],
-                    scores[scores >= lowest_score],
-                )
+                is_candidate = scores >= lowest_score
+                positions, scores = positions[is_candidate], scores[is_candidate]
             best = sorted(
                 zip(positions.tolist(), scores.tolist(), strict=True),
                 key=lambda match: (-match[1], ids[match[0]]),
@@ -301,7 +299,11 @@ class SQLiteStore:
     def _load(
         self, connection: sqlite3.Connection, *, with_metadata: bool
     ) -> tuple[list[str], Any, Any, Sequence[Any]]:
-        """Return ids, row numbers, vectors and metadata; the file is read only if it changed."""
+        """Return ids, row numbers, vectors and metadata; the file is read only if it changed.
+
+        The four have one entry per passage, in one order. The metadata is empty unless it was read.
+        Odd values in the file raise an error, which `_open_transaction` makes a `StoreError`.
+        """
         import numpy as np
 
         with self._cache_lock:
