@@ -41,7 +41,9 @@ def find_documents(
             else:
                 others[file.suffix.casefold()] += 1
     except (OSError, ValueError, NotImplementedError) as error:
-        path, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
+        # Only an OSError names the path and has a reason without it.
+        path = getattr(error, "filename", None)
+        reason = getattr(error, "strerror", None) or error
         problem = f"but {repr(path) if path else 'it'} cannot be read: {reason}"
         raise _build_error(data_path, problem) from error
     if not documents:
@@ -61,7 +63,9 @@ def split_data_path(data_path: str | Path) -> tuple[Path, str]:
     # A name that begins with ~ need not be a home directory.
     with suppress(RuntimeError):
         path = path.expanduser()
-    base, *parts = Path(path.anchor), *path.parts[bool(path.anchor) :]
+    base = Path(path.anchor)
+    # The first part of an absolute path is its anchor, such as "/".
+    parts = list(path.parts[1:] if path.anchor else path.parts)
     while parts and (base / parts[0]).is_dir():
         base /= parts.pop(0)
     return base, str(Path(*parts)) if parts else ""
