@@ -158,11 +158,16 @@ class GovernedModel:
     def _govern_call(
         self, prompt: Prompt, deadline: Deadline
     ) -> Generator[Callable[[T], T], None, None]:
-        """Report a call's result to the breaker, and its cost to the budget."""
+        """Report a call's result to the breaker, and its cost to the budget.
+
+        Yields a function that records a piece of the output and returns it. The attempt ends with a
+        `Reply`, an abandoned call or the end of the block: the first of them counts.
+        """
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
         has_enough_time = require_seconds_left(deadline) >= self._min_seconds
-        late = has_enough_time or None
+        # A timeout is a failure only if the model had enough time. Otherwise it says nothing.
+        timeout_has_failed = True if has_enough_time else None
         attempt = self.breaker.begin_attempt()
         if attempt is None:
             raise self.find_blocking_error() or ModelError(
@@ -175,7 +180,11 @@ class GovernedModel:
             attempt.end(has_failed=None)
             raise
         # A call that hangs in a thread reports nothing itself.
-        on_abandon(lambda ending: attempt.end(has_failed=late if ending == "late" else None))
+        on_abandon(
+            lambda ending: attempt.end(
+                has_failed=timeout_has_failed if ending == "late" else None,
+            )
+        )
         has_output = False
 
         def record(piece: T) -> T:
@@ -198,7 +207,9 @@ class GovernedModel:
             # The request cost nothing, so the reserved amount is released.
             if failure.is_free and not has_output:
                 reservation.record_actual_cost(0, 0.0)
-            has_failed = late if failure.reason == "timeout" else _has_failed(failure.reason)
+            has_failed = timeout_has_failed
+            if failure.reason != "timeout":
+                has_failed = _has_failed(failure.reason)
             pause = limit_pause(failure.retry_after) if has_failed else None
             attempt.end(has_failed=has_failed, pause_seconds=pause)
             if failure is error:
