@@ -54,7 +54,7 @@ class AnswerReader:
         self._matches = matches
         self._offset = offset
         self._citing = CitationReader([match.text or "" for match in matches], offset)
-        # The beginning, as long as it may become reasoning or the marker.
+        # The beginning, as long as it may become reasoning or the marker; ``None`` after that.
         self._held: str | None = ""
         self._shown: list[str] = []
 
@@ -70,7 +70,12 @@ class AnswerReader:
         return self.feed("", is_last=True)
 
     def _read_opening(self, piece: str, *, is_last: bool) -> str:
-        """Return what can be shown of *piece* and of the text held before it."""
+        """Return what can be shown of *piece* and of the text held before it.
+
+        A reply may begin with thoughts, and then with the `MARKER`. Both are removed. As long as
+        more text can decide what the opening is, it is held and ``""`` is returned. After that,
+        each piece is returned as it is.
+        """
         if self._held is None:
             return piece
         text, position = (self._held + piece).lstrip(), 0
