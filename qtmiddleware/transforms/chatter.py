@@ -118,7 +118,10 @@ def _cut_stems(words: Set[str]) -> frozenset[str]:
 # The same opening is asked for again when a text has lost its marks, which most never had.
 @lru_cache(16)
 def _begins_with(key: str, text: str, query: str) -> bool:
-    """Return whether *text* begins like a pattern under *key*, but not by the user's words."""
+    """Return whether *text* begins like a pattern under *key*, but not by the user's words.
+
+    "I cannot log in" is no refusal if the question begins so too, or has all the matched words.
+    """
     pattern = compile_patterns(key)
     match = pattern.match(_fold_opening(text))
     if not match:
@@ -126,7 +129,8 @@ def _begins_with(key: str, text: str, query: str) -> bool:
     folded_query = _fold_opening(query)
     words = set(re.findall(r"\w+", match.group()))
     query_words = set(re.findall(r"\w+", folded_query))
-    return not (pattern.match(folded_query) or words <= query_words)
+    is_users_wording = pattern.match(folded_query) or words <= query_words
+    return not is_users_wording
 
 
 @cache

@@ -130,12 +130,14 @@ class _Guard:
         return repaired
 
     def repair_sub_queries(self, field_name: str, texts: list[str]) -> list[str]:
-        """Return the sub-queries *texts*, with the spans that all of them lost appended to one.
+        """Return *texts*, with the spans that none of them contains appended to one of them.
 
-        That is the first of those that have the most words in common with the query.
+        This is the sub-query that shares the most words with the query. If the spans are too many
+        or too long to append, *texts* stay as they are. If spans are lost and no sub-query shares a
+        word with the query or the conversation before it, returns ``[]``.
         """
         # A sub-query can be right without the negation: "X but not Y" asks about X and about Y.
-        lost = [pair for pair in self.find_lost_spans(texts) if pair[0] != "negation"]
+        lost = [(kind, span) for kind, span in self.find_lost_spans(texts) if kind != "negation"]
         if not texts or not lost:
             return texts
         if not any(has_common_word(text, self.context) for text in texts):

@@ -351,7 +351,8 @@ class _Reading:
     def check_text(self, text: str, field: ReplyField) -> tuple[str, str]:
         """Return *text* as it is searched for, and a note if it was dropped or cut.
 
-        It loses its number, quotation marks, label and talk about the task.
+        It loses its number, quotation marks, label and talk about the task. The text is ``""`` if
+        it was dropped; the note is ``""`` if it was neither dropped nor cut.
         """
         query = self.query
         line = clean_text(text)
@@ -370,7 +371,10 @@ class _Reading:
         return cut_at_word(value, limit).rstrip(), note
 
     def find_broken_rule(self, line: str, value: str, field: ReplyField) -> str:
-        """Return the rule that forbids to search for *value*, which the model wrote as *line*."""
+        """Return the rule that forbids to search for *value*; ``""`` if it can be searched for.
+
+        The model wrote *value* as *line*, with a number, a label or quotation marks around it.
+        """
         query = self.query
         key = normalise_text(value)
         guard = TEXT_FIELDS[field.name].guard
