@@ -433,7 +433,12 @@ def _keep_whole_sentences(text: str) -> str:
 
 
 def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
-    """Return the lines of a reply in plain text without labels and remarks."""
+    """Return the lines of a reply in plain text without labels and remarks.
+
+    Returns:
+        The lines.
+        Whether a label or a line with a colon at its end announces them: "Rewritten query: ...".
+    """
     lines: list[str] = []
     is_announced = is_remark = False
     for line in map(str.strip, text.splitlines()):
@@ -453,7 +458,10 @@ def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
 
 
 def _split_label(text: str, query: str) -> tuple[str, str]:
-    """Return the label at the start of *text*, such as "rewritten query", and the text after it."""
+    """Return the label at the start of *text*, such as "rewritten query", and the text after it.
+
+    Without a label, returns ``""`` and the whole *text*.
+    """
     plain = _strip_marks(text, query)
     is_headline = text.startswith(("#", "**")) and ":" not in text
     match = _LABEL.match(f"{plain}:" if is_headline else plain)
