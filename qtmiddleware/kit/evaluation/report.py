@@ -148,6 +148,11 @@ def _find_largest_gain(scores: Iterable[SystemScore]) -> SystemScore | None:
     return max(scores, key=lambda score: score.difference.gain, default=None)
 
 
+def _find_best_with_losses(comparison: Comparison) -> SystemScore | None:
+    """Return the system with the largest gain of those that make a question worse."""
+    return _find_largest_gain(score for score in comparison.challengers if score.worst(1))
+
+
 def _write_headline_and_details(comparison: Comparison) -> tuple[str, str]:
     """Return the verdict in two texts: one sentence, and the sentences with its figures."""
     base, winner = comparison[comparison.baseline], find_winner(comparison)
@@ -155,6 +160,9 @@ def _write_headline_and_details(comparison: Comparison) -> tuple[str, str]:
     total = format_count(comparison.questions, "question")
     if winner is None:
         details = _describe_gains_and_losses(comparison)
+        if (loser := _find_best_with_losses(comparison)) is not None:
+            worse = format_count(_count_losses(loser), "question gets worse", "questions get worse")
+            details += f" With {quote_name(loser.name)}, {worse}."
         if comparison.questions < FEW:
             details += " With so few questions, only a large difference can be seen."
         headline = (
@@ -167,13 +175,17 @@ def _write_headline_and_details(comparison: Comparison) -> tuple[str, str]:
     return _write_headline(winner, before, total), details
 
 
+def _count_losses(score: SystemScore) -> int:
+    return sum(gain < -TOLERANCE for gain in score.gains.values())
+
+
 def _write_headline(winner: SystemScore, before: int, total: str) -> str:
     """Return for how many of the *total* questions the winner is better, and for how many worse.
 
     *before* is the number of questions for which the baseline has the right passage first.
     """
     helped = sum(gain > TOLERANCE for gain in winner.gains.values())
-    hurt = sum(gain < -TOLERANCE for gain in winner.gains.values())
+    hurt = _count_losses(winner)
     worse = format_count(hurt, "gets worse", "get worse") if hurt else "none gets worse"
     after = count_relevant_first(winner)
     if after > before:
@@ -300,10 +312,10 @@ def report_comparison(
             rows(comparison),
         )
     ]
-    best = find_winner(comparison) or _find_largest_gain(comparison.challengers)
-    if best is not None and (worst := best.worst(_WORST)):
-        entries = [_build_worse_entry(comparison, best, id_, data) for id_, _ in worst]
-        heading = f"Questions that get worse most with {best.name}"
+    shown = find_winner(comparison) or _find_best_with_losses(comparison)
+    if shown is not None and (worst := shown.worst(_WORST)):
+        entries = [_build_worse_entry(comparison, shown, id_, data) for id_, _ in worst]
+        heading = f"Questions that get worse most with {shown.name}"
         sections.append(Section(heading, entries=entries))
     if gate is not None:
         sections.insert(0, _build_gate_section(gate))

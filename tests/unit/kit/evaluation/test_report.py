@@ -82,6 +82,7 @@ def test_what_may_be_chance_does_not_win_and_the_reason_is_told_beside_an_interv
         "No system is clearly better than “off”, which has the right passage first for 0 of 4 "
         "questions. The largest gain, 5.0 points of nDCG@10 (95% interval +3.0 to +7.0) by “lucky”, "
         "may be chance (p = .18 after correction for 2 comparisons). Significantly worse: “worse”. "
+        "With “lucky”, 1 question gets worse. "
         "With so few questions, only a large difference can be seen."
     )
     assert "No system gained anything." in verdict(comparison())
