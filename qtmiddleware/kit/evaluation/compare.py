@@ -24,6 +24,7 @@ from qtmiddleware.kit.evaluation.measures import (
 )
 from qtmiddleware.kit.evaluation.system import Run, System, open_system
 from qtmiddleware.kit.evaluation.systems import BASELINE, FREE, OWN, USUAL, Settings, chosen
+from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
@@ -503,6 +504,14 @@ def _list_warnings(
             "No passage that a system found is judged; check that the judgements use the ids that"
             " the search returns."
         )
+    # Without the passages, a wrong id looks like a passage that every search misses.
+    elif not dataset.passages and (missing := _find_unseen(dataset, runs)):
+        shown = ", ".join(id_[:40] for id_ in missing[:_MOST_NAMED])
+        shown += ", ..." if len(missing) > _MOST_NAMED else ""
+        yield (
+            f"No search returned {format_count(len(missing), 'relevant passage')}: {shown}. Correct"
+            " the id if there is no such passage."
+        )
     for name, by_id in runs.items():
         if degraded := sum(run.degraded for run in by_id.values()):
             yield (
@@ -510,6 +519,15 @@ def _list_warnings(
                 " reply. They count with what was found without it, and their time and price are"
                 " too low."
             )
+
+
+def _find_unseen(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> list[str]:
+    """Return the ids of relevant passages that no system found for any question."""
+    found = {id_ for by_id in runs.values() for run in by_id.values() for id_ in run.ids}
+    relevant = {
+        id_ for grades in dataset.qrels.values() for id_, grade in grades.items() if grade > 0
+    }
+    return sorted(relevant - found)
 
 
 def _has_relevant_passage(grades: Mapping[str, int]) -> bool:
