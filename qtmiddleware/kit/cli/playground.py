@@ -8,9 +8,11 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from threading import Thread
 from typing import Final
 
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import NO_MODEL
 from qtmiddleware.kit.cli.options import (
     Arguments,
@@ -22,7 +24,7 @@ from qtmiddleware.kit.cli.options import (
 )
 from qtmiddleware.kit.cli.output import out, write_note
 from qtmiddleware.kit.cli.searching import open_search, parse_arguments
-from qtmiddleware.kit.evaluation import load_questions
+from qtmiddleware.kit.evaluation import Dataset, load_judged, load_questions
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import (
     LOOPBACK,
@@ -57,7 +59,7 @@ def command(
     --playground' shows recorded replies.
     """
     require_web()
-    dataset = None if questions is None else load_questions(questions)
+    dataset = None if questions is None else _load_dataset(questions)
     keywords = parse_arguments(arguments)
     # The socket comes first, so that a port in use fails before the index is loaded.
     with open_socket(port) as listener, open_search(function, config, sets) as search:
@@ -101,3 +103,11 @@ def serve_pages(
                 await page.tiers.middleware.aclose()
 
     asyncio.run(serve_and_close())
+
+
+def _load_dataset(path: Path) -> Dataset:
+    """Return the questions at *path*, with the ids of their answers if all of them have some."""
+    try:
+        return load_judged(path)
+    except ConfigError:
+        return load_questions(path)

@@ -110,6 +110,14 @@ def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Pat
     assert '"topK": 2' in page.replace("&#34;", '"')
 
 
+def test_a_table_with_the_ids_of_the_answers_says_who_finds_them(folder: Path) -> None:  # noqa: F811
+    (folder / "asked.csv").write_text(f"question,id\n{QUESTION},nowhere.md\n", encoding="utf-8")
+    with serve(folder, "--questions", "asked.csv") as served:
+        assert "Nobody judged which passage answers." not in served.get(QUESTION).text
+        other = served.get("Which question did nobody judge?").text
+    assert "Nobody judged which passage answers." in other
+
+
 def test_the_demo_replays_its_replies_and_says_where_there_is_none(tmp_path: Path) -> None:
     def read(page: str) -> list[str]:
         # Times and the key of the style differ.
