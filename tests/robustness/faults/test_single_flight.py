@@ -45,8 +45,7 @@ def share_one_call(service: ModelServer, answer: Said, config: Any) -> list[qtm.
         return search(query, top_k)
 
     def reply(body: dict[str, Any]) -> Said:
-        # Whoever asks joins the question that is under way before it is searched.
-        wait_until(lambda: searched.count(QUERY) >= 12)
+        wait_until(lambda: searched.count(QUERY) >= 12 and waiting(wrapped) == 11)
         return answer
 
     service.reply = reply
