@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.evaluation import figures
@@ -130,7 +130,7 @@ def count_relevant_first(score: SystemScore) -> int:
 
 def verdict(comparison: Comparison) -> str:
     """Return the verdict on *comparison* in a few sentences."""
-    return " ".join(_write_headline_and_details(comparison))
+    return " ".join(_summarise(comparison))
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
@@ -153,8 +153,14 @@ def _find_best_with_losses(comparison: Comparison) -> SystemScore | None:
     return _find_largest_gain(score for score in comparison.challengers if score.worst(1))
 
 
-def _write_headline_and_details(comparison: Comparison) -> tuple[str, str]:
-    """Return the verdict in two texts: one sentence, and the sentences with its figures."""
+class _Summary(NamedTuple):
+    """The verdict in two texts: one sentence, and the sentences with its figures."""
+
+    headline: str
+    details: str
+
+
+def _summarise(comparison: Comparison) -> _Summary:
     base, winner = comparison[comparison.baseline], find_winner(comparison)
     name, before = quote_name(base.name), count_relevant_first(base)
     total = format_count(comparison.questions, "question")
@@ -169,10 +175,10 @@ def _write_headline_and_details(comparison: Comparison) -> tuple[str, str]:
             f"No system is clearly better than {name}, which has the right passage first for"
             f" {before:,} of {total}."
         )
-        return headline, details
+        return _Summary(headline, details)
     gain = f"{quote_name(winner.name)} gains {_describe_gain(winner)} over {name}."
     details = f"{gain} {_describe_price(comparison, winner)}"
-    return _write_headline(winner, before, total), details
+    return _Summary(_write_headline(winner, before, total), details)
 
 
 def _count_losses(score: SystemScore) -> int:
@@ -299,7 +305,7 @@ def report_comparison(
 
     *data* has the texts of questions and passages, to show the questions that got worse.
     """
-    headline, details = _write_headline_and_details(comparison)
+    headline, details = _summarise(comparison)
     explained = "; ".join(f"{name}: {_COLUMNS[name][0]}" for name in headings(comparison)[1:])
     if not comparison.counts_model_time:
         explained += " (milliseconds are without the model’s own time)"
