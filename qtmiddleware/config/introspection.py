@@ -62,7 +62,7 @@ def _list_keys(group: SettingsGroup, path: tuple[str, ...], marks: Mark) -> Iter
     for name, hint in read_hints(type(group)).items():
         value = getattr(group, name)
         own_path = (*path, name)
-        own_marks = reduce(or_, (it for it in unwrap(hint)[1] if isinstance(it, Mark)), marks)
+        own_marks = reduce(or_, (note for note in unwrap(hint)[1] if isinstance(note, Mark)), marks)
         if isinstance(value, SettingsGroup):
             yield from _list_keys(value, own_path, own_marks)
         else:

@@ -480,7 +480,7 @@ class _CheckRun:
             text += "; qtmiddleware tells passages apart by their texts"
             fix = _NAME_FIELD.format("id")
         self._add(OK, "ids", text, fix)
-        if fields := list(find_distinguishing_fields([it.metadata for it in passages])):
+        if fields := list(find_distinguishing_fields([passage.metadata for passage in passages])):
             text = f"fields that tell passages apart: {_quote(fields)}"
             self._add(OK, "metadata", text, fields=fields)
         if has_usable_scores([ranking]):

@@ -450,7 +450,7 @@ class _Flow:
         """Call the wrapped function exactly as the caller did, and return its result."""
         problem, query = self.call.problem, self.call.original
         # A search without a text repeats the caller's call. With one, a function that takes
-        # vectors gets the text's vector. If the call names no query, the text is a default of ours.
+        # vectors gets the text's vector. If the call has no query, the text is only a placeholder.
         is_text = isinstance(query, str) and not (problem and problem.reason == "missing")
         self._original_search = Search(query if is_text else None)
         began = perf_counter()

@@ -716,7 +716,7 @@ def _can_be_scores(column: Sequence[Any]) -> bool:
     # Whole numbers may be ids.
     if not all(map(_is_number, column)) or all(map(_is_whole, column)):
         return False
-    numbers = [it for it in map(convert_to_float, column) if it is not None]
+    numbers = [score for score in map(convert_to_float, column) if score is not None]
     is_falling = numbers[:1] > numbers[-1:]
     is_ordered = numbers == sorted(numbers, reverse=is_falling)
     return is_ordered and len(numbers) == len(column)
@@ -1018,7 +1018,7 @@ def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -
     if text_field is not None:
         where = f"keywordEvidence.fields.text {text_field!r}"
     problem = f"the passages have no text under {where}"
-    texts = [(len(text), name) for it in passages for name, text in list_texts(it).items()]
+    texts = [(len(text), name) for row in passages for name, text in list_texts(row).items()]
     if texts:
         name = max(texts)[1]
         setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{name}"}}}}}}'
