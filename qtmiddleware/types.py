@@ -127,8 +127,7 @@ class Decision(FrozenDataclass):
 
 _TRACE_FIELDS: Final = (
     *("query_id", "total_ms", "original_ms", "added_ms", "replayed_ms"),
-    *("searches", "read_units", "read_cost_usd"),
-    *("llm_calls", "input_tokens", "output_tokens", "cost_usd", "cache_hits"),
+    *("searches", "llm_calls", "input_tokens", "output_tokens", "cost_usd", "cache_hits"),
 )
 """The values that `Trace.to_dict` takes from a trace, in this order."""
 
@@ -145,7 +144,6 @@ class Trace:
         cache_hits: How many transformations came from the cache, or from the model call of an
             identical question.
         searches: The number of calls of the wrapped function.
-        read_price: US dollars per million read units (``store.readPrice``); ``None`` if not set.
         replayed_ms: For replayed model replies, how long the original replies took.
         original_ms, total_ms: How long the original query's search and the whole retrieval took.
         decision: Whether the model was asked, and why; ``None`` if no decision was made.
@@ -159,7 +157,6 @@ class Trace:
     cost_usd: float | None = 0.0
     cache_hits: int = 0
     searches: int = 0
-    read_price: float | None = None
     replayed_ms: float = 0.0
     original_ms: float = 0.0
     total_ms: float = 0.0
@@ -167,8 +164,6 @@ class Trace:
     notes: list[tuple[str, str]] = field(default_factory=list)
     _stages: list[tuple[str, float, float, str, str]] = field(default_factory=list)
     """The fields of each stage. The property `stages` makes `Stage` objects of them on demand."""
-    _more_read_units: float = 0
-    """The read units beyond one unit per search."""
     _began: float = field(default_factory=perf_counter)
 
     @property
@@ -180,16 +175,6 @@ class Trace:
     def added_ms(self) -> float:
         """The milliseconds that this retrieval added to the search for the original query."""
         return max(0.0, self.total_ms - self.original_ms)
-
-    @property
-    def read_units(self) -> float:
-        """The read units of all searches, which Pinecone bills: 1 for a search that says none."""
-        return self.searches + self._more_read_units
-
-    @property
-    def read_cost_usd(self) -> float | None:
-        """The cost of the searches in US dollars; ``None`` if ``store.readPrice`` is not set."""
-        return None if self.read_price is None else self.read_units * self.read_price / 1e6
 
     @property
     def started_at(self) -> float:
@@ -232,21 +217,6 @@ class Trace:
         self.cost_usd = (
             None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
         )
-
-    def count_search(self, calls: int, read_units: Sequence[float] = ()) -> None:
-        """Add a search that called the function *calls* times.
-
-        *read_units* are those that the last response reported; empty if it reported none.
-        """
-        self.searches += calls
-        if read_units:
-            # Each call already counts as one unit.
-            self._more_read_units += sum(read_units) - 1
-
-    def add_searches(self, other: Trace) -> None:
-        """Add the searches and the read units of *other* to this trace."""
-        self.searches += other.searches
-        self._more_read_units += other._more_read_units
 
     def finish(self) -> None:
         """Record the total time of the retrieval."""

@@ -298,12 +298,12 @@ class AnswerFlow:
         """Return the passages for a sub-query. It has no answer yet."""
         nothing = SubAnswer(question, "", found=False, reason="no_passages")
         if not outcome.has_succeeded:
-            trace.count_search(1)
+            trace.searches += 1
             reason = "timeout" if outcome.late else "search_failed"
             self._degrade("sub_answers", reason, outcome.detail)
             return _Part(replace(nothing, reason=reason))
         retrieval = outcome.get()
-        trace.add_searches(retrieval.trace)
+        trace.searches += retrieval.trace.searches
         known = self._degradations
         known.extend(problem for problem in retrieval.degradations if problem not in known)
         matches = retrieval.matches[: self._settings.fusion.sub_query_top_k]

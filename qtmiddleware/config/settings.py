@@ -389,7 +389,6 @@ class StoreSettings(SettingsGroup):
         NAMED,
     ] = None
     namespace: Annotated[str, "Pinecone namespace."] = ""
-    read_price: Annotated[Dollars | None, "US dollars per million read units."] = None
     text_field: Annotated[
         Text,
         "Metadata field of Pinecone records that holds the text.",

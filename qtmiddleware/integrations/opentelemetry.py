@@ -160,10 +160,6 @@ class OpenTelemetryObserver:
             "qtmiddleware.degradations",
             "{degradation}",
         )
-        self._read_units = meter.create_counter(
-            "qtmiddleware.read_units",
-            "{unit}",
-        )
         self._cost = meter.create_counter("qtmiddleware.cost", "{USD}")
         # The span of each running operation, and the token that restores the context before it.
         self._open: dict[int, tuple[Span, Token[Context] | None]] = {}
@@ -269,8 +265,6 @@ class OpenTelemetryObserver:
                 "qtmiddleware.reason": reason,
             }
             self._degradations.add(1, reported, context)
-        if isinstance(result, Retrieval) and result.trace.read_units:
-            self._read_units.add(result.trace.read_units, None, context)
 
 
 def _find_error_type(operation: Operation) -> str:
@@ -337,7 +331,6 @@ def _list_attributes(operation: Operation) -> dict[str, Any]:
         decision = result.trace.decision
         attributes |= {
             "qtmiddleware.cost": result.trace.cost_usd,
-            "qtmiddleware.read_units": result.trace.read_units,
             "qtmiddleware.cache_hits": result.trace.cache_hits,
             "qtmiddleware.confidence": result.confidence,
             "qtmiddleware.is_unsure": result.is_unsure,

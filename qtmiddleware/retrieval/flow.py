@@ -121,7 +121,7 @@ class _Flow:
         self.services = services
         self.settings = call.settings
         self.learned = call.learned
-        self.trace = Trace(read_price=call.settings.store.read_price)
+        self.trace = Trace()
         if call.page:
             self.trace.note(
                 "query", f"`{call.page}` selects a page: the plain call's passages in a new order"
@@ -282,7 +282,7 @@ class _Flow:
             for work in running:
                 await work.cancel()
         # Recorded only now, because the work beside the search writes to the same trace.
-        self.trace.count_search(search.calls, search.reads)
+        self.trace.searches += search.calls
         self._record_original_search(began, seconds, search_width)
         return response
 
@@ -428,7 +428,7 @@ class _Flow:
         try:
             return await self._call_function(search)
         finally:
-            self.trace.count_search(search.calls, search.reads)
+            self.trace.searches += search.calls
 
     # --- the result -------------------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ def _spell(name: str) -> str:
 
 
 _ENVELOPE_NAMES: Final = frozenset(_spell(name) for path in ENVELOPES for name in path.split("."))
-_OTHER_NAMES: Final = ("title", "namespace", "usage", "read_units", "_node_content")
+_OTHER_NAMES: Final = ("title", "namespace", "_node_content")
 _USUAL_NAMES: Final = _ENVELOPE_NAMES.union(
     map(_spell, (*IDS, *DOCUMENT_IDS, *TEXTS, *SCORES, *METADATA, *_OTHER_NAMES))
 )
@@ -995,15 +995,6 @@ def _build_shape_error(
 
 
 # --- what a response says of itself ---------------------------------------------------------------
-
-
-def get_read_units(response: Any) -> float | None:
-    """Return the read units that a response of Pinecone reports; ``None`` if it reports none."""
-    usage = _get_field(response, "usage")
-    number = convert_to_float(_follow({"usage": usage}, "usage.read_units")[1])
-    if number is None or number < 0:
-        return None
-    return int(number) if number.is_integer() else number
 
 
 def has_text(passage: Passage) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 from weakref import ref
 
-from qtmiddleware.retrieval.responses import get_read_units
 from qtmiddleware.runtime.services import Search
 from qtmiddleware.types import Ranking
 
@@ -37,7 +36,6 @@ class RunningCall:
         search = self.search
         search.calls += 1
         search.initial.clear()
-        search.reads.clear()
         running_calls = _running_calls.get()
         if running_calls:
             running_calls = tuple([call for call in running_calls if call() is not None])
@@ -82,16 +80,6 @@ def record_embedding_time(embedding_seconds: float) -> None:
     """Add *embedding_seconds* to the embedding time of the current search."""
     if (search := _find_running_search()) is not None:
         search.embed_seconds += embedding_seconds
-
-
-def record_read_units(response: Any) -> None:
-    """Add the read units that *response* reports to the current search.
-
-    Does nothing if *response* reports no read units, or if no search is running.
-    """
-    units = get_read_units(response)
-    if units is not None and (search := _find_running_search()) is not None:
-        search.reads.append(units)
 
 
 def record_unmerged_list(list_name: str, ranking: Ranking) -> None:

@@ -314,7 +314,7 @@ def _read_outcomes(
     """Return the responses in *outcomes* that can be read, and record the failures."""
     results: list[SearchResult] = []
     for variant, search, outcome in zip(variants, searches, outcomes, strict=True):
-        plan.trace.count_search(search.calls, search.reads)
+        plan.trace.searches += search.calls
         if outcome.has_succeeded:
             try:
                 results.append(

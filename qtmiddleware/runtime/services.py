@@ -50,7 +50,6 @@ class Search:
         calls: How often the function was called.
         was_refused: Whether the function was called again with other arguments.
         initial: The rankings that the backend merged into the response, by name.
-        reads: The read units that each request to the vector database used.
     """
 
     text: str | None
@@ -66,7 +65,6 @@ class Search:
     calls: int = 0
     was_refused: bool = False
     initial: dict[str, Ranking] = field(default_factory=dict)
-    reads: list[float] = field(default_factory=list)
 
 
 class Performer(Protocol):

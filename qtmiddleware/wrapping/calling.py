@@ -19,7 +19,7 @@ from qtmiddleware.retrieval.call import Call, build_paging_warning
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.retrieval.running_call import RunningCall, record_read_units
+from qtmiddleware.retrieval.running_call import RunningCall
 from qtmiddleware.runtime.io import IO
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Search, arun, observe_embedding, run
@@ -157,16 +157,12 @@ class Caller:
             return await io.blocking(partial(self._block, search, query, top_k))
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            response = await make_awaitable(self._call_function(search, query, top_k))
-            record_read_units(response)
-        return response
+            return await make_awaitable(self._call_function(search, query, top_k))
 
     def _block(self, search: Search, query: Any, top_k: int | None) -> Any:
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            response = self._call_function(search, query, top_k)
-            record_read_units(response)
-            return response
+            return self._call_function(search, query, top_k)
 
     def _call_function(self, search: Search, query: Any, top_k: int | None) -> Any:
         has_changes = top_k is not None or query is not self.call.original or search.fields

@@ -35,10 +35,9 @@ def run(
     calls: int = 0,
     cost: float | None = 0.0,
     searches: int | None = None,
-    reads: float | None = None,
     variants: Sequence[tuple[str, str, float]] = (),
 ) -> Run:
-    """What a system found for *question*, searched with its *text* and *variants*; *reads* is what that cost."""
+    """What a system found for *question*, searched with its *text* and *variants*."""
     searched = [Variant("original", text or f"what about {question}?")]
     searched += [Variant(kind, said, weight) for kind, said, weight in variants]  # type: ignore[arg-type]
     return Run(
@@ -47,7 +46,6 @@ def run(
         cost_usd=cost,
         variants=tuple(searched),
         searches=searches,
-        read_cost_usd=reads,
     )
 
 

@@ -60,14 +60,3 @@ def test_it_has_no_place_for_a_text_and_its_print_shows_numbers_alone() -> None:
     with pytest.raises(AttributeError):
         Trace().query = "what the user asked"  # type: ignore[attr-defined]
     assert "number repaired" not in repr(full_trace())
-
-
-def test_searches_count_what_they_read_and_cost_that_by_the_price() -> None:
-    trace, more = Trace(read_price=16.0), Trace()
-    trace.count_search(1)  # Says nothing of what it read.
-    more.count_search(1, [2, 7])  # Two requests of one search.
-    trace.add_searches(more)
-    assert (trace.searches, trace.read_units) == (2, 10)
-    assert trace.read_cost_usd == trace.to_dict()["read_cost_usd"] == pytest.approx(16e-5)
-    assert trace.cost_usd == 0.0  # The model's alone.
-    assert full_trace().read_cost_usd is None

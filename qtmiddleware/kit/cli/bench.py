@@ -62,13 +62,12 @@ from qtmiddleware.kit.evaluation.bench import (
     open_bench,
 )
 from qtmiddleware.kit.evaluation.gate import Baseline, Rule, compare_with_baseline
-from qtmiddleware.kit.evaluation.report import headings, rows
+from qtmiddleware.kit.evaluation.report import HEADINGS, rows
 
 MOST_UNASKED: Final = 1_000
 """The maximum number of searches by the user's function without confirmation."""
 # Columns that a narrow terminal leaves out, in this order.
-_OPTIONAL_COLUMNS: Final = ("R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
-_PRICE: Final = "To see the cost, set store.readPrice to the US dollars per million reads"
+_OPTIONAL_COLUMNS: Final = ("R@10", "p95", "calls", "$/1k", "searches", "+ms p50")
 
 System = Mapping[str, Any]
 
@@ -78,7 +77,6 @@ _SHARED_KEYS: Final = (
     "embeddingDimensions",
     "transformationModel",
     "llm.baseUrl",
-    "store.readPrice",
 )
 
 
@@ -317,18 +315,14 @@ def _confirm_searches(
     bench: Bench, systems: Mapping[str, System], function_name: str, *, is_confirmed: bool
 ) -> None:
     """Write a note on the largest number of searches, and ask the user to confirm many searches."""
-    price = bench.system.function.middleware.settings.store.read_price
     count = bench.count_searches(systems)
-    cost = _PRICE if price is None else f"The cost is at most ${count * price / 1e6:,.2f}."
-    write_note(
-        f"{function_name} is called at most {count:,} times.{'' if price is None else f' {cost}'}"
-    )
+    write_note(f"{function_name} is called at most {count:,} times.")
     if is_confirmed or count <= MOST_UNASKED:
         return
     if not sys.stdin.isatty():
         raise ConfigError(
             f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to"
-            f" {count:,}. Add --yes, or reduce the number with --questions or --systems. {cost}",
+            f" {count:,}. Add --yes, or reduce the number with --questions or --systems",
             path="--yes",
         )
     if not typer.confirm("Go on?", err=True):
@@ -340,5 +334,5 @@ def show_comparison(comparison: Comparison) -> None:
     """Write the table of all systems and the verdict to stdout."""
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
     out.write(f"{comparison.dataset}: {comparison.questions:,} questions{passages}\n")
-    show_table(headings(comparison), rows(comparison), optional=_OPTIONAL_COLUMNS)
+    show_table(HEADINGS, rows(comparison), optional=_OPTIONAL_COLUMNS)
     out.write(verdict(comparison))

@@ -292,9 +292,9 @@ def _identify(match: Match) -> tuple[Any, ...]:
 
 def _show_systems(asked: AskedQuestion) -> None:
     """Show a table with one row per system: searches, model calls, time and cost."""
-    headings = ["", "searches", "calls", "seconds", "model $", "reads $"]
+    headings = ["", "searches", "calls", "seconds", "model $"]
     rows: list[list[Text | str]] = []
-    has_price = has_problem = False
+    has_problem = False
     for result in asked.systems:
         trace = None if result.retrieval is None else result.retrieval.trace
         is_failed = (
@@ -303,7 +303,6 @@ def _show_systems(asked: AskedQuestion) -> None:
             or result.retrieval.status == "degraded"
         )
         has_problem = has_problem or is_failed
-        has_price = has_price or (trace is not None and trace.read_price is not None)
         rows.append(
             [
                 result.system + (" !" if is_failed else ""),
@@ -311,11 +310,9 @@ def _show_systems(asked: AskedQuestion) -> None:
                 "-" if trace is None else str(trace.llm_calls),
                 f"{result.seconds:.2f}",
                 _format_cost(None if trace is None else trace.cost_usd),
-                _format_cost(None if trace is None else trace.read_cost_usd),
             ]
         )
-    width = len(headings) - (not has_price)
-    show_table(headings[:width], [row[:width] for row in rows])
+    show_table(headings, rows)
     if has_problem:
         out.write("! some steps failed or were skipped: see below\n")
 

@@ -169,7 +169,7 @@ def show_outcome(outcome: Outcome) -> None:
         ]
         out.write(f"Scores: {', '.join(scores)}")
     trace = retrieval.trace
-    phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
+    phrases = [f"{outcome.seconds:.2f} s", format_count(trace.searches, "search", "searches")]
     if trace.cache_hits:
         phrases.append("transformation remembered")
     phrases.append(format_count(trace.llm_calls, "LLM call") if trace.llm_calls else "no LLM calls")
@@ -258,9 +258,9 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
         times = f"{stage.ms:9.1f} ms from {stage.started_ms:.1f}"
         status = "" if stage.status == "ok" else stage.status
         yield f"  {stage.name:<24} {times}  {status}  {stage.detail}".rstrip()
+    searches = format_count(trace.searches, "search", "searches")
     yield (
-        f"  {'total':<24} {outcome.seconds * 1e3:9.1f} ms, {_format_searches(trace)},"
-        f" {trace.llm_calls} LLM calls"
+        f"  {'total':<24} {outcome.seconds * 1e3:9.1f} ms, {searches}, {trace.llm_calls} LLM calls"
     )
 
 
@@ -297,14 +297,6 @@ def describe_passage_source(match: Match) -> str:
     if part := describe_chunk_location(metadata):
         place += f", {part}"
     return " ".join(place.split())
-
-
-def _format_searches(trace: Trace) -> str:
-    """Return the number of searches, and their read units and cost if they say more."""
-    text = format_count(trace.searches, "search", "searches")
-    if trace.read_units != trace.searches:
-        text += f" of {trace.read_units:g} read units"
-    return text if trace.read_cost_usd is None else f"{text} for ${trace.read_cost_usd:.6f}"
 
 
 def _explain_model_decision(trace: Trace) -> str:

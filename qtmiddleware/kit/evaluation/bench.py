@@ -318,10 +318,9 @@ def _open_function(
 ) -> Iterator[System]:
     plain: dict[str, Any] = {}
     if not source.is_wrapped:
-        # The reading of results and the price of searches are those of all systems.
+        # The reading of results is that of all systems.
         config = {
             "keywordEvidence": {"fields": settings.keyword_evidence.fields},
-            "store": {"readPrice": settings.store.read_price},
             "breaker": {"failures": 0},
         }
         plain = {"client": model, "config": Config.load(config, environ={})}
@@ -345,8 +344,7 @@ def _open_index(
         if isinstance(embedder, OpenAIEmbedder):
             stack.callback(embedder.close)
         store = stack.enter_context(open_index(data, cache, embedder, progress=progress))
-        price = settings.store.read_price
-        yield index_system(store, embedder, model, top_k=TOP_K, read_price=price)
+        yield index_system(store, embedder, model, top_k=TOP_K)
 
 
 def ask_ahead(

@@ -99,12 +99,6 @@ class SystemScore:
         """The model's price for 1,000 questions, in US dollars; ``None`` if it is not known."""
         return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
 
-    @property
-    def read_usd_per_thousand(self) -> float | None:
-        """The price of the searches for 1,000 questions; ``None`` if it is not known."""
-        cost = _mean([run.read_cost_usd for run in self.runs.values()])
-        return None if cost is None else 1_000 * cost
-
     def worst(self, count: int = 10) -> list[tuple[str, float]]:
         """Return the ids and the (negative) gains of the questions that lost most."""
         lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
@@ -117,7 +111,6 @@ class SystemScore:
             "call_rate",
             "searches_per_question",
             "usd_per_thousand",
-            "read_usd_per_thousand",
             leave_out=("gains", "per_query", "runs"),
         )
         worst = [{"id": id_, "gain": gain} for id_, gain in self.worst()]

@@ -46,7 +46,6 @@ _POLICY: Final = "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; fo
 
 # --- figures --------------------------------------------------------------------------------------
 
-_READS: Final = "reads $/1k"
 # The meaning and the format of each column in the table of all systems.
 _COLUMNS: Final[Mapping[str, tuple[str, Callable[[SystemScore], str]]]] = {
     PRIMARY: (
@@ -81,10 +80,6 @@ _COLUMNS: Final[Mapping[str, tuple[str, Callable[[SystemScore], str]]]] = {
         "searches of the index per question",
         lambda score: figures.format_number(score.searches_per_question),
     ),
-    _READS: (
-        "US dollars for the searches of 1,000 questions",
-        lambda score: figures.format_dollars(score.read_usd_per_thousand),
-    ),
     "calls": (
         "model calls per question",
         lambda score: figures.format_number(score.calls_per_question),
@@ -96,13 +91,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, Callable[[SystemScore], str]]]] = {
 }
 
 
-def headings(comparison: Comparison) -> list[str]:
-    """Return the column headings for `rows`: first the system's name, then the figures.
-
-    The cost of searches is included if ``store.readPrice`` is set.
-    """
-    has_prices = any(score.read_usd_per_thousand is not None for score in comparison.systems)
-    return ["system", *(name for name in _COLUMNS if has_prices or name != _READS)]
+HEADINGS: Final = ("system", *_COLUMNS)
+"""The column headings for `rows`: first the system's name, then the figures."""
 
 
 def rows(comparison: Comparison) -> list[list[str]]:
@@ -113,7 +103,7 @@ def rows(comparison: Comparison) -> list[list[str]]:
     """
     lines = []
     for score in comparison.systems:
-        cells = {name: _COLUMNS[name][1](score) for name in headings(comparison)[1:]}
+        cells = {name: show(score) for name, (_, show) in _COLUMNS.items()}
         if score.name == comparison.baseline:
             cells["gain [95%]"] = UNKNOWN
         lines.append([shorten_text(score.name, figures.NAME_LENGTH), *cells.values()])
@@ -306,7 +296,7 @@ def report_comparison(
     *data* has the texts of questions and passages, to show the questions that got worse.
     """
     headline, details = _summarise(comparison)
-    explained = "; ".join(f"{name}: {_COLUMNS[name][0]}" for name in headings(comparison)[1:])
+    explained = "; ".join(f"{name}: {meaning}" for name, (meaning, _) in _COLUMNS.items())
     if not comparison.counts_model_time:
         explained += " (milliseconds are without the model’s own time)"
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
@@ -314,7 +304,7 @@ def report_comparison(
         Section(
             f"{comparison.dataset}: {format_count(comparison.questions, 'question')}{passages}",
             f"{explained}." if gate is None else f"{headline} {details} {explained}.",
-            headings(comparison),
+            HEADINGS,
             rows(comparison),
         )
     ]

@@ -137,10 +137,9 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     plain, ours = map(_list_names, (shadow["plain"], record["retrieval_steps"]["final"]))
     kept = _read_number(shadow["kept"])
     change = "order" if kept == len(ours) == len(plain) else "passages"
-    # Searches without a price count as free, but a model without a price makes the cost unknown.
     cost = trace["cost_usd"]
     if cost is not None:
-        cost = _read_number(cost) + _read_number(trace["read_cost_usd"] or 0)
+        cost = _read_number(cost)
     numbers = {
         "otherFirst": shadow["same_first"] is not True,
         "enteredPassages": max(0.0, len(ours) - kept),

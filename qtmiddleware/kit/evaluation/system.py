@@ -37,7 +37,6 @@ class Run:
         cost_usd: The model's price in US dollars; ``None`` if it is not known.
         variants: The queries that were searched.
         searches: The number of searches; ``None`` if it is not known.
-        read_cost_usd: The price of the searches in US dollars; ``None`` if it is not known.
         error: The exception if the system failed.
     """
 
@@ -50,7 +49,6 @@ class Run:
     cost_usd: float | None = 0.0
     variants: tuple[Variant, ...] = field(default=(), repr=False)
     searches: int | None = None
-    read_cost_usd: float | None = None
     error: Exception | None = None
 
 
@@ -92,7 +90,6 @@ def run_of(
         cost_usd=trace.cost_usd,
         variants=retrieval.variants,
         searches=trace.searches,
-        read_cost_usd=trace.read_cost_usd,
     )
 
 
@@ -202,7 +199,6 @@ def index_system(
     model: LanguageModel | None,
     *,
     top_k: int,
-    read_price: float | None = None,
 ) -> System:
     """Return a system that searches the index in *store* for *top_k* passages.
 
@@ -210,7 +206,7 @@ def index_system(
     """
 
     def configure(settings: Settings) -> Any:
-        config = index_config(settings).overridden({"store": {"readPrice": read_price}})
+        config = index_config(settings)
         return QueryMiddleware(config, client=model, store=store, embedder=embedder).retriever
 
     return System(configure({}), configure, {"top_k": top_k})

@@ -28,11 +28,7 @@ from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_response
-from qtmiddleware.retrieval.running_call import (
-    record_embedding_time,
-    record_read_units,
-    record_unmerged_list,
-)
+from qtmiddleware.retrieval.running_call import record_embedding_time, record_unmerged_list
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.threads import current_bulkhead
@@ -132,7 +128,6 @@ class Hybrid:
 
         def run_search(search: Search, text: str, weight: float) -> Ranking:
             response = search(text, width, **condition)
-            record_read_units(response)
             return read_response(Variant("original", text, weight), response).ranking
 
         def search_words() -> Ranking:

@@ -161,11 +161,9 @@ def _build_card(
     took = answer.seconds * 1e3 if is_baseline else trace.added_ms
     is_remembered = trace.cache_hits and not trace.llm_calls
     calls = "0, remembered" if is_remembered else str(trace.llm_calls)
-    cost = None if trace.cost_usd is None else trace.cost_usd + (trace.read_cost_usd or 0.0)
     numbers = {
         "confidence": "" if retrieval.confidence is None else f"{retrieval.confidence:.2f}",
         "searches": str(trace.searches),
-        "reads": "" if trace.read_cost_usd is None else figures.format_dollars(trace.read_cost_usd),
         "tokens": f"{trace.input_tokens:,} + {trace.output_tokens:,}" if trace.llm_calls else "",
     }
     notes = list(trace.notes)
@@ -180,7 +178,7 @@ def _build_card(
         ),
         took=f"{'' if is_baseline else '+'}{figures.format_duration(took)}",
         calls=calls,
-        cost="unknown" if cost is None else figures.format_dollars(cost),
+        cost="unknown" if trace.cost_usd is None else figures.format_dollars(trace.cost_usd),
         degradations=[
             f"{note.stage}: {note.reason}"
             + (f" ({detail})" if (detail := _ADVICE.get(note.reason, note.detail)) else "")

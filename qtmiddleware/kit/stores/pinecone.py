@@ -14,7 +14,6 @@ from qtmiddleware.errors import ConfigError, InvalidQuery, StoreError
 from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.retrieval.running_call import record_read_units
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.forking import MadeOnce
 
@@ -252,13 +251,11 @@ class PineconeStore:
             raise StoreError(f"{self._subject} cannot be used: the store is closed")
         with _explain_errors(self._subject):
             try:
-                answer = getattr(self._get_index(), method)(**arguments)
+                return getattr(self._get_index(), method)(**arguments)
             except Exception as error:
                 if may_be_missing and getattr(error, "status_code", None) == 404:
                     return None
                 raise
-        record_read_units(answer)
-        return answer
 
 
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> PineconeStore:

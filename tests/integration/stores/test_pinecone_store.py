@@ -9,11 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from pinecone import AsyncIndex
 
-import qtmiddleware as qtm
 from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import Passage
-from tests.support.pinecone_server import operations
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world
 from tests.support.store_contract import TEXT, StoreContract, X, Y, Z, ids
 
@@ -54,17 +52,6 @@ class TestContract(StoreContract):
             return opened(world, name)
 
         return make
-
-
-def test_what_its_searches_read_is_part_of_the_account(
-    store: PineconeStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store.write([(Passage("a", "apples"), X)])
-    monkeypatch.setitem(operations.USAGE, "readUnits", 6)
-    with qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts]) as qm:
-        trace = qm.retriever.retrieve("apples?", top_k=1).trace
-    assert (trace.searches, trace.read_units) == (1, 6)
 
 
 def test_metadata_is_stored_as_pinecone_takes_it_and_comes_back_with_integers(

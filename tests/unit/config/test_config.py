@@ -242,7 +242,7 @@ OF_ALL_KINDS = {
         "temperatures": {"hyde": 2},
         "maxTokens": None,
     },
-    "store": {"kind": "pinecone", "host": "index.host", "readPrice": 16.0},
+    "store": {"kind": "pinecone", "host": "index.host"},
     "transforms": {"my_Own": {"prompt": "Say it.", "fields": {"step_back": None, "hyde": 1}}},
     "transformationType": "my_Own",
     "glossary": {"terms": {"my_term": "ein Begriff"}},

@@ -301,7 +301,6 @@ def test_spans_are_named_and_attributed_by_the_conventions() -> None:
         ("qtmiddleware.searches", 2),
         ("qtmiddleware.model_calls", 1),
         ("qtmiddleware.cost", 0.25),
-        ("qtmiddleware.read_units", 2),
     }
     assert attributes(chat).items() >= {
         ("gen_ai.operation.name", "chat"),
@@ -326,7 +325,7 @@ def test_spans_are_named_and_attributed_by_the_conventions() -> None:
     }
 
 
-def test_metrics_count_requests_calls_tokens_searches_reads_and_cost() -> None:
+def test_metrics_count_requests_calls_tokens_searches_and_cost() -> None:
     telemetry = Telemetry(provider_name="openai")
     text = json.dumps(REPLIES["rewrite"])
     reply = Reply(text, input_tokens=30, output_tokens=9, cost_usd=0.25)
@@ -349,7 +348,6 @@ def test_metrics_count_requests_calls_tokens_searches_reads_and_cost() -> None:
         "gen_ai.client.inference.duration": [({**ok, **chat}, 2)],
         "gen_ai.client.inference.operation.input_tokens": [(chat, 2)],
         "gen_ai.client.inference.operation.output_tokens": [(chat, 2)],
-        "qtmiddleware.read_units": [({}, 4)],
         "qtmiddleware.cost": [(chat, 0.5)],
     }
 

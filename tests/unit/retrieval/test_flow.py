@@ -183,13 +183,12 @@ def fail_for_variants(query: str, top_k: int) -> Any:
     ids=["plain", "refuses", "variants fail", "unreadable", "breaks"],
 )
 @pytest.mark.parametrize("kind", ["none", "decompose"])
-def test_every_call_of_the_function_is_counted_and_paid(way: Way, kind: str, respond: Any) -> None:
-    config = {**transforming(kind), "store": {"readPrice": 1_000_000}}
-    searched = way.wrap(respond, config=config)
+def test_every_call_of_the_function_is_counted(way: Way, kind: str, respond: Any) -> None:
+    searched = way.wrap(respond, config=transforming(kind))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", qtm.SetupWarning)
         trace = searched.retrieve(QUERY).trace
-    assert trace.searches == trace.read_units == trace.read_cost_usd == len(searched.calls)
+    assert trace.searches == len(searched.calls)
 
 
 @every_way
