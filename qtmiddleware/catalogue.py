@@ -270,9 +270,6 @@ JOINED: Final = "joined"
 This joined text is one search.
 """
 
-TEXT_CLAUSE: Final = "text_clause"
-"""The kind of the variant that searches text fields of a document index for keywords."""
-
 
 def list_prompt_names() -> tuple[str, ...]:
     """Return the names of all prompts: ``standalone``, and the transforms that have a prompt."""

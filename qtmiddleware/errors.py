@@ -285,12 +285,6 @@ def is_raised_by_package(error: BaseException) -> bool:
     return module.partition(".")[0] == "qtmiddleware"
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Return whether *error* of a client or function says that a retry would fail too."""
-    status = _read_status(error)
-    return not is_outage(error) if status is None else status in (400, 422)
-
-
 def is_rate_limit(error: BaseException) -> bool:
     """Return whether *error*, which a client or function raised, says that calls are too many."""
     error = _find_cause(error)

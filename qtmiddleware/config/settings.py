@@ -330,7 +330,7 @@ class LlmSettings(SettingsGroup):
 
 
 class HybridSettings(SettingsGroup):
-    """Search by vectors and words together, in the built-in store and in Pinecone's document indexes."""
+    """Search by vectors and words together, in the built-in store and in a Pinecone document index."""
 
     shorthand: ClassVar = "enabled"
 
@@ -352,10 +352,6 @@ class HybridSettings(SettingsGroup):
         "Candidates from each of the two searches.",
         MIDDLEWARE,
     ] = 50
-    text_fields: Annotated[
-        tuple[str, ...],
-        "Text fields of a document index to search too.",
-    ] = ()
 
 
 class RerankSettings(SettingsGroup):

@@ -612,14 +612,11 @@ class _CheckRun:
             )
         for problem in best.degradations:
             if problem.reason != PAGED and problem.stage.partition(".")[0] not in _REPORTED:
-                is_clause = problem.stage == "search.text_clause"
-                fix = "name fields that the index declares with full_text_search"
                 text = f"{problem.stage} failed: {_describe(problem)}"
                 self._add(
                     PROBLEM,
                     "problem",
                     text,
-                    fix if is_clause else "",
                 )
 
     def _add_model_finding(self, best: Retrieval, free: Retrieval) -> None:

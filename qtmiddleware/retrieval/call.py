@@ -77,7 +77,6 @@ class Call:
         page_is_known: Whether the user declared that the argument named in *page* selects a page.
         shape: The user's functions to read and rebuild responses; ``None`` to detect the structure.
         embedder: Turns texts into vectors; ``None`` if the function takes texts.
-        text_fields: The fields for an extra keyword search.
         has_parts: Whether the caller searches for the sub-queries, each by a call of its own. If
             the model returns at least two of them, this call does not search for them.
         observation: The operation that this retrieval is part of.
@@ -99,7 +98,6 @@ class Call:
     page_is_known: bool = False
     shape: Shape | None = None
     embedder: Any = None
-    text_fields: tuple[str, ...] = ()
     has_parts: bool = False
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
@@ -152,7 +150,7 @@ class Call:
         if self.page:
             return 1
         if (limit := settings.limits.max_searches) is not None:
-            return max(1, limit - int(self.keyword_search_skip_reason is None))
+            return limit
         weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
         if not weighs_words or settings.llm.sub_query_style != "simple":
             return None
@@ -169,26 +167,6 @@ class Call:
     def fusion_row(self) -> FusionMethod:
         """The fusion method: the user's function, or else the method in the settings."""
         return self.settings.fusion.row if self.engine.fuse is None else OWN_FUSION
-
-    @property
-    def keyword_search_skip_reason(self) -> str | None:
-        """Why `text_fields` are not searched; ``None`` if they are, ``""`` if none was expected."""
-        settings = self.settings
-        row = self.fusion_row
-        limit = settings.limits.max_searches
-        if not self.text_fields or self.page or not settings.preprocess.enabled:
-            return ""
-        if self.learned.refuses_words:
-            return "not searched: the function rejected a text clause"
-        if not row.merges or (row.needs_scores and not row.weighs):
-            return (
-                f"not searched: fusion.method {settings.fusion.method} cannot combine two kinds of"
-                " scores"
-            )
-        if limit is not None and limit < 2:
-            return "not searched: limits.maxSearches allows one search"
-        # A follow-up seldom holds the words of the passages that it asks for.
-        return "not searched: the question is a follow-up" if self.history else None
 
     @property
     def known_problems(self) -> list[Degradation]:

@@ -10,7 +10,7 @@ unchanged. Every fallback is an ordinary ``if`` or ``try``, in the file of its s
 
 ==================  ====================================================================
 `transform_stage`   the model is slow, fails, or its texts cannot be used
-`searching`         the search for a variant or for keywords fails
+`searching`         the search for a variant fails
 `plan`              the clock, the glossary or the metadata fail
 `ranking`           the user's ``fuse=`` fails, or scores are missing
 `reranking`         the reranker fails
@@ -18,29 +18,28 @@ this file           the search for the question, hooks, unreadable responses, ow
 ==================  ====================================================================
 
 The search for the question starts first, in the caller's own thread or task. The other work (the
-model, the searches for its texts, a keyword search by `hybrid.textFields`) runs beside it, or after
-it in these cases:
+model and the searches for its texts) runs beside it, or after it in these cases:
 
 - The escalation mode ``auto``: the gate decides from the passages whether to ask the model.
 - The first call of a function that takes vectors or has a known problem: its first response shows
   whether to search variants. The model is asked beside the search.
-- Without a free place: `limits.maxConcurrency` counts the search for the question too.
+- With `limits.maxConcurrency` 1, which counts the search for the question too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.errors import ResponseShapeError, is_refusal
+from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.plan import Plan
 from qtmiddleware.retrieval.ranking import (
-    align_score_direction,
     fuse_lists,
     measure_confidence,
     record_text_presence,
@@ -49,18 +48,12 @@ from qtmiddleware.retrieval.ranking import (
 from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.retrieval.result import build_result, read_matches
-from qtmiddleware.retrieval.searching import (
-    Found,
-    KeywordSearch,
-    search_by_keywords,
-    search_texts,
-)
+from qtmiddleware.retrieval.searching import Found, search_texts
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.io import Outcome, Work
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import (
-    Deadline,
     Degradation,
     Retrieval,
     Trace,
@@ -130,8 +123,7 @@ class _Flow:
         self.degradations = self.plan.degradations
         # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
-        # What runs beside the search for the question leaves its results here.
-        self._keyword_search: KeywordSearch | None = None
+        # What the texts brought that were searched beside the question.
         self._found: Found | None = None
         self._original_search = Search(call.original)
         # The search for the question that was answered last, and the response.
@@ -170,8 +162,6 @@ class _Flow:
         """Search, ask the model, rank the passages, and return the result."""
         plan, call = self.plan, self.call
         stage = plan.prepare()
-        if not plan.should_search_by_keywords():
-            self._keyword_search = KeywordSearch()
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.
         is_gated = (
             stage is not None and self.settings.escalation.mode == "auto" and not plan.is_follow_up
@@ -182,20 +172,9 @@ class _Flow:
             call.embedder is not None or bool(self.learned.problem)
         )
         has_texts = stage is not None or not (needs_response or plan.texts.is_empty)
-        free_places = self.services.limit - 1
-        handles_texts_beside = free_places > 0 and has_texts and not is_gated
-        beside: list[Work[None]] = []
-        if (
-            self._keyword_search is None
-            and not needs_response
-            and free_places > handles_texts_beside
-        ):
-            deadline = plan.deadline if stage is None else plan.model_deadline
-            self.services.taken.append(None)
-            beside.append(partial(self._search_by_keywords_beside, deadline))
-        if handles_texts_beside:
-            beside.append(partial(self._search_for_texts, stage, should_search=not needs_response))
-        response = await self._perform_original_search(beside)
+        searches_beside = has_texts and not is_gated and self.services.limit > 1
+        beside = partial(self._search_for_texts, stage, should_search=not needs_response)
+        response = await self._perform_original_search(beside if searches_beside else None)
         try:
             original_result = await self._read_original_response(response)
         except ResponseShapeError as error:
@@ -204,42 +183,30 @@ class _Flow:
         plan.search_width = call.search_width
         if (
             stage is not None
-            and not handles_texts_beside
+            and not searches_beside
             and (not is_gated or self._should_ask_model(original_result))
         ):
             plan.texts = await stage.get_transformation(self.services)
-        keyword_search = self._keyword_search or await search_by_keywords(
-            plan, self.services, plan.deadline
-        )
-        self._learn_rejection(keyword_search.error)
         found = self._found or await search_texts(plan, self.services)
-        return await self._rank(original_result, keyword_search.results, found)
+        return await self._rank(original_result, found)
 
-    async def _rank(
-        self, original_result: SearchResult, keyword_results: Sequence[SearchResult], found: Found
-    ) -> Retrieval:
+    async def _rank(self, original_result: SearchResult, found: Found) -> Retrieval:
         """Merge and rank all passages, and return the result."""
         plan, call = self.plan, self.call
-        align_score_direction(plan, keyword_results, original_result)
-        others = [*keyword_results, *found.results]
-        fusion = fuse_lists(plan, original_result, others)
+        fusion = fuse_lists(plan, original_result, found.results)
         ranked = weigh_words(plan, fusion, found) if call.uses_keyword_evidence else fusion.fused
         standing = measure_confidence(plan, fusion, ranked.evidence, found.question_keywords)
         record_text_presence(plan, fusion, ranked)
         if call.uses_reranker:
             ranked = await rerank_candidates(ranked, plan, self.services)
         try:
-            shown = build_result([original_result, *others], fusion, ranked, call)
+            shown = build_result([original_result, *found.results], fusion, ranked, call)
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
         return self._build_retrieval(
             shown.response,
             matches=shown.matches,
-            variants=(
-                plan.original,
-                *(result.ranking.variant for result in keyword_results),
-                *found.searched_variants,
-            ),
+            variants=(plan.original, *found.searched_variants),
             transformation=found.transformation,
             rankings=fusion.rankings,
             fused=tuple(fusion.fused.keys),
@@ -253,7 +220,7 @@ class _Flow:
 
     # --- the searches and the model ---------------------------------------------------------------
 
-    async def _perform_original_search(self, beside: Sequence[Work[None]]) -> Any:
+    async def _perform_original_search(self, beside: Work[None] | None) -> Any:
         """Search for the question while *beside* runs, and return the response."""
         call, search_width = self.call, self.plan.search_width
         if (full := call.full_search_width) is not None and search_width != full:
@@ -268,7 +235,7 @@ class _Flow:
         )
         # This search takes one of the places for calls at once, as long as it runs.
         self.services.taken.append(None)
-        running = [self.services.io.start(work) for work in beside]
+        running = None if beside is None else self.services.io.start(beside)
         try:
             began = perf_counter()
             try:
@@ -276,11 +243,11 @@ class _Flow:
             finally:
                 self.services.taken.pop()
             seconds = perf_counter() - began
-            for work in running:
-                await work.get()
+            if running is not None:
+                await running.get()
         finally:
-            for work in running:
-                await work.cancel()
+            if running is not None:
+                await running.cancel()
         # Recorded only now, because the work beside the search writes to the same trace.
         self.trace.searches += search.calls
         self._record_original_search(began, seconds, search_width)
@@ -308,18 +275,12 @@ class _Flow:
         search, widening, top_k = self._original_search, self.learned.widening, self.call.top_k
         self._response, self._answered = response, search
         # A function that refused the larger number was called again with the caller's own.
-        is_widened = search.top_k is not None
-        widened: SearchResult | None = None
-        widened_count = 0
-        try:
+        if search.top_k is None or top_k is None:
+            return self._read_response(response, search)
+        widened, widened_count = None, 0
+        with suppress(ResponseShapeError):
             widened = self._read_response(response, search)
-        except ResponseShapeError:
-            if not is_widened:
-                raise
-        if widened is not None:
             widened_count = len(widened.ranking.passages)
-            if not is_widened or top_k is None:
-                return widened
             is_enough = widened_count >= top_k
             widening.is_proven = widening.is_proven or is_enough
             if is_enough or widened_count in widening.confirmed or self.plan.deadline.passed:
@@ -387,25 +348,6 @@ class _Flow:
             self.plan.texts = await stage.get_transformation(self.services)
         if should_search:
             self._found = await search_texts(self.plan, self.services)
-
-    async def _search_by_keywords_beside(self, deadline: Deadline) -> None:
-        """Search by keywords, and give back the place for calls at once that this takes."""
-        try:
-            self._keyword_search = await search_by_keywords(self.plan, self.services, deadline)
-        finally:
-            self.services.taken.pop()
-
-    def _learn_rejection(self, error: BaseException | None) -> None:
-        """Stop further keyword searches if the function rejected one with *error*."""
-        # A function that rejected the number of passages would have rejected any search.
-        if error is None or not is_refusal(error) or self._original_search.was_refused:
-            return
-        self.learned.refuses_words = True
-        fields = ", ".join(map(repr, self.call.text_fields))
-        self.learned.record_problem(
-            f"the function rejected a keyword search of {fields} (hybrid.textFields):"
-            f" {type(error).__name__}; name fields that the index declares with full_text_search"
-        )
 
     async def _get_response(self, text: str) -> Any:
         """Return the response to a search for *text* and the caller's own number of passages."""

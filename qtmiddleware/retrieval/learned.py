@@ -67,7 +67,6 @@ class Learned:
         is_unreadable: Whether the last response could not be read.
         is_new: Whether no response of the function has been read yet.
         widening: Whether searches may ask for more passages than the caller.
-        refuses_words: Whether the function rejected a keyword search.
         lower_is_better: Whether lower scores are better.
         passage_chars: The average number of characters per passage; 0 if unknown.
         holds_text: Whether the passages contain texts; ``None`` if unknown.
@@ -81,7 +80,6 @@ class Learned:
     is_unreadable: bool = False
     is_new: bool = True
     widening: Widening = field(default_factory=Widening)
-    refuses_words: bool = False
     lower_is_better: bool = False
     passage_chars: float = 0.0
     holds_text: bool | None = None

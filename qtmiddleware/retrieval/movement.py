@@ -12,7 +12,7 @@ from html import escape
 from itertools import pairwise, zip_longest
 from typing import Any, Final
 
-from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 from qtmiddleware.types import Key, Match, Retrieval, Variant
@@ -21,7 +21,6 @@ _SEARCH_LABELS: Final = {
     **{row.variant: f"the {row.label}" for row in TEXT_FIELDS.values() if row.variant},
     "original": "the question",
     JOINED: "the question and its variants in one text",
-    TEXT_CLAUSE: "the keywords in a text clause",
     "standalone": "the standalone form",
     "step_back": "the step-back question",
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from qtmiddleware.catalogue import NOTHING, TEXT_CLAUSE
+from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.call import Call, prepare_query, read_today
@@ -143,13 +143,6 @@ class Plan:
         self.trace.record_stage(
             name, outcome.seconds, "degraded", outcome.reason, began=outcome.began
         )
-
-    def should_search_by_keywords(self) -> bool:
-        """Return whether to search the configured text fields; if not, the trace says why."""
-        reason = self.call.keyword_search_skip_reason
-        if reason:
-            self.trace.note(TEXT_CLAUSE, reason)
-        return reason is None and bool(self.keywords)
 
     def read_times(self, transformation: Transformation) -> Times:
         """Return the dates and versions in the question or in its standalone form."""

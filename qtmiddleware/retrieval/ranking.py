@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -18,7 +17,6 @@ from qtmiddleware.retrieval.fusion import (
     FusedList,
     FuseError,
     FusionResult,
-    choose_sign,
     find_score_direction,
     fuse_by_function,
     fuse_rankings,
@@ -35,18 +33,6 @@ from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Degradation, Evidence, Standing
 
 logger: Final = get_logger("qtmiddleware")
-
-
-def align_score_direction(
-    plan: Plan, results: Sequence[SearchResult], original_result: SearchResult
-) -> None:
-    """Negate the scores of *results* in place if lower is better in *original_result*."""
-    known = plan.learned.lower_is_better
-    if choose_sign([original_result.ranking], lower_is_better=known) > 0:
-        return
-    for result in results:
-        scores = [None if score is None else -score for score in result.ranking.scores]
-        result.ranking = replace(result.ranking, scores=scores)
 
 
 def fuse_lists(

@@ -15,7 +15,6 @@ from qtmiddleware.catalogue import (
     JOINED,
     NOTHING,
     STANDALONE,
-    TEXT_CLAUSE,
     TEXT_FIELDS,
     TextField,
 )
@@ -27,7 +26,7 @@ from qtmiddleware.retrieval.plan import Plan
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.services import Search, Services
-from qtmiddleware.types import Deadline, Degradation, Trace, Transformation, Variant
+from qtmiddleware.types import Degradation, Trace, Transformation, Variant
 
 # Notes in the trace on a variant that is not searched separately.
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
@@ -276,33 +275,6 @@ async def search_variants(
         trace.record_stage("embed", seconds, detail="variants", began=began)
     trace.record_stage("search.variants", perf_counter() - began)
     return _read_outcomes(variants, searches, outcomes, plan)
-
-
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
-class KeywordSearch:
-    """The *results* of a search of the call's text fields, none if it failed, and its *error*."""
-
-    results: Sequence[SearchResult] = ()
-    error: BaseException | None = None
-
-
-async def search_by_keywords(plan: Plan, services: Services, deadline: Deadline) -> KeywordSearch:
-    """Search the call's text fields for the keywords, the keyword part of a hybrid search."""
-    fusion, hybrid = plan.settings.fusion, plan.settings.hybrid
-    weight = (fusion.weights["original"] or 1.0) * hybrid.bm25_weight
-    variant = Variant(TEXT_CLAUSE, plan.keywords, weight / (hybrid.vector_weight or 1.0))
-    search = Search(
-        variant.text,
-        plan.search_width or plan.call.top_k,
-        fields=plan.call.text_fields,
-        kind=variant.kind,
-        weight=variant.weight,
-    )
-    began = perf_counter()
-    outcomes = await services.gather([partial(services.search, search)], deadline)
-    plan.trace.record_stage("search.text_clause", perf_counter() - began, began=began)
-    results = _read_outcomes((variant,), (search,), outcomes, plan)
-    return KeywordSearch(results, outcomes[0].error)
 
 
 def _read_outcomes(

@@ -44,7 +44,6 @@ class Search:
         top_k: How many passages to request; ``None`` for as many as the caller did.
         vector: The text's vector, if it is already known.
         narrow_by: Until when a failed search may be repeated with the caller's number of passages.
-        fields: The document fields to search, instead of the caller's own clauses.
         kind, weight, observation: For observers.
         embed_seconds: How many seconds embedding the text took.
         calls: How often the function was called.
@@ -57,7 +56,6 @@ class Search:
     vector: Sequence[float] | None = None
     _: KW_ONLY
     narrow_by: Deadline | None = None
-    fields: Sequence[str] = ()
     kind: VariantKind = "original"
     weight: float = 1.0
     observation: Observation = NOT_OBSERVED

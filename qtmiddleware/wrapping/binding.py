@@ -328,13 +328,8 @@ class Arguments:
                 return name
         return ""
 
-    def replace(
-        self, query: Any, top_k: int | None = None, *, text_fields: Sequence[str] = ()
-    ) -> Arguments:
-        """Return the arguments with another question, a text or vector, and number of passages.
-
-        With *text_fields*, these fields are searched for the words of *query*.
-        """
+    def replace(self, query: Any, top_k: int | None = None) -> Arguments:
+        """Return the arguments with another question, a text or vector, and number of passages."""
         call, path = self, self._path
         if top_k is not None and self._number_path:
             # The user's object may not allow to be copied or changed.
@@ -342,9 +337,7 @@ class Arguments:
                 call = call._set(self._number_path, top_k)
         if self._must_move(query):
             call, path = self._clear(call), self.binding.path
-        if text_fields:
-            query = clauses.build_text_clauses(text_fields, query)
-        elif path == (SCORE_BY,):
+        if path == (SCORE_BY,):
             query = clauses.replace_question(call._get(path), query)
         elif isinstance(query, str):
             query = [query] if _is_list_of_one_text(call._get(path)) else query

@@ -109,14 +109,14 @@ class Caller:
         through.
         """
         query: Any = search.text
-        if self.call.embedder is not None and query is not None and not search.fields:
+        if self.call.embedder is not None and query is not None:
             query = await self._embed_text(search, io) if search.vector is None else search.vector
         widening, narrow_by = self.call.learned.widening, search.narrow_by
         try:
             return await self._run_search(search, query, search.top_k, io)
         except Exception as error:
             # Another call is the last thing that a service with too many calls needs.
-            if narrow_by is None or search.top_k is None or search.fields or is_rate_limit(error):
+            if narrow_by is None or search.top_k is None or is_rate_limit(error):
                 raise
             if narrow_by.passed:
                 # Too late for this call: the next ones ask for fewer passages at once.
@@ -157,17 +157,17 @@ class Caller:
             return await io.blocking(partial(self._block, search, query, top_k))
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            return await make_awaitable(self._call_function(search, query, top_k))
+            return await make_awaitable(self._call_function(query, top_k))
 
     def _block(self, search: Search, query: Any, top_k: int | None) -> Any:
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            return self._call_function(search, query, top_k)
+            return self._call_function(query, top_k)
 
-    def _call_function(self, search: Search, query: Any, top_k: int | None) -> Any:
-        has_changes = top_k is not None or query is not self.call.original or search.fields
+    def _call_function(self, query: Any, top_k: int | None) -> Any:
+        has_changes = top_k is not None or query is not self.call.original
         if query is not None and has_changes:
-            arguments = self.arguments.replace(query, top_k, text_fields=search.fields)
+            arguments = self.arguments.replace(query, top_k)
         else:
             # The function gets the caller's arguments as they are.
             arguments = self.arguments.move_query()

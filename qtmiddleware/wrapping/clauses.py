@@ -130,11 +130,6 @@ def _replace_in_clause(clause: Any, question: Any) -> Any:
     return replace_value_at_path(clause, (place,), question)
 
 
-def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[str, Any]]:
-    """Return a list with one clause, which searches *field_names* for *keywords* by BM25."""
-    return [{"type": TEXT, "query": keywords, "fields": list(field_names)}]
-
-
 def find_lucene_operator(query_string: Any) -> str:
     """Return the first Lucene operator, or ``""``. A final question mark is none."""
     match = isinstance(query_string, str) and _SYNTAX.search(query_string.rstrip().rstrip("?"))

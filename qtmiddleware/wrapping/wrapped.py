@@ -33,7 +33,7 @@ from qtmiddleware.runtime.threads import UNLIMITED
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
-from qtmiddleware.wrapping.clauses import COMBINED, VECTORS, NoQuestion
+from qtmiddleware.wrapping.clauses import VECTORS, NoQuestion
 from qtmiddleware.wrapping.engine import Engine
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 
@@ -325,10 +325,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     ) -> Caller:
         function, settings = self._function, engine.settings
         binding, learned = function.binding, function.learned
-        embedder, text_fields = function.embedder, settings.hybrid.text_fields
         arguments = self._bind(args, kwargs)
-        if embedder is not None or text_fields:
-            embedder, text_fields = self._choose_searches(arguments, text_fields)
         original, problem = self._find_query_and_problem(arguments)
         top_k, page = None, ""
         # Without a query, nothing shows where the number of passages would be either, and the
@@ -356,29 +353,20 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             page=page,
             page_is_known=binding.is_page_named,
             shape=function.shape,
-            embedder=embedder,
-            text_fields=text_fields if problem is None else (),
+            embedder=self._choose_embedder(arguments),
             observation=engine.observation,
             hooks=tuple(hook for hook in hooks if hook is not None),
         )
         return Caller(function, arguments, call, engine, is_shadowed and problem is None)
 
-    def _choose_searches(
-        self, arguments: Arguments, text_fields: tuple[str, ...]
-    ) -> tuple[CallableEmbedder | None, tuple[str, ...]]:
-        """Return how to search: the embedder of the texts, and the fields to search by keywords.
-
-        The settings ask for *text_fields* beside a search by vectors.
-        """
+    def _choose_embedder(self, arguments: Arguments) -> CallableEmbedder | None:
+        """Return the embedder of the texts; ``None`` if this call takes a text."""
         embedder = self._function.embedder
-        # ``None``: this is no document search. ``""``: its clauses cannot be read.
-        clause_type = arguments.read_clause_type()
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
-        # must not be replaced by a vector.
-        if clause_type is not None and clause_type not in VECTORS:
-            embedder = None
-        can_add_texts = clause_type and clause_type not in COMBINED
-        return embedder, text_fields if can_add_texts else ()
+        # must not be replaced by a vector. Without clauses, there is no type; unreadable ones have
+        # an empty one.
+        clause_type = None if embedder is None else arguments.read_clause_type()
+        return embedder if clause_type is None or clause_type in VECTORS else None
 
     def _learn_page(self, arguments: Arguments) -> str:
         """Return the name of the argument that selects a page, or ``""``, and remember it."""

@@ -260,18 +260,8 @@ def test_nothing_is_lost_around_a_hybrid_search(
         assert set(plain) <= set(got)
 
 
-class Refusal(Exception):
-    """What an index of documents raises for a call that it does not take, or while it is busy."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}")
-        self.status_code = status
-
-
-def search_documents(
-    vectors: Index, words: Index, *, status: int, calls: list[tuple[Any, int]]
-) -> Callable[..., SearchDocumentsResponse]:
-    """A document search as Pinecone's: *vectors* answer an embed clause and *words* a text clause, or *status* does."""
+def search_documents(vectors: Index) -> Callable[..., SearchDocumentsResponse]:
+    """A document search as Pinecone's, which *vectors* answer."""
 
     def search(
         *,
@@ -280,21 +270,15 @@ def search_documents(
         top_k: int,
         include_fields: Sequence[str] | None = None,
     ) -> SearchDocumentsResponse:
-        calls.append((score_by, top_k))
         (clause,) = [
             it if isinstance(it, dict) else {"type": "embed", "query": it.query} for it in score_by
         ]
-        if clause["type"] == "text" and status:
-            raise Refusal(status)
-        index = words if clause["type"] == "text" else vectors
-        # Scores of the two kinds are of different sizes, as BM25's and a cosine's are.
-        factor, text = (20.0, QUERY) if clause["type"] == "text" else (1.0, clause["query"])
         fields = set(include_fields or ())
         documents = [
-            Document({"_id": row.id, "_score": factor * row.score})
+            Document({"_id": row.id, "_score": row.score})
             if "body" not in fields
-            else Document({"_id": row.id, "_score": factor * row.score, "body": row.text})
-            for row in index.rows(text)[:top_k]
+            else Document({"_id": row.id, "_score": row.score, "body": row.text})
+            for row in vectors.rows(clause["query"])[:top_k]
         ]
         return SearchDocumentsResponse(
             matches=documents,
@@ -312,9 +296,7 @@ def search_documents(
     config=A_CONFIG,
     k=st.one_of(st.integers(1, 12), st.integers(1, 200)),
     vectors=st.builds(Index, st.integers(0, 120), SEED, rising=st.booleans()),
-    words=st.builds(Index, st.integers(0, 120), SEED),
     typed=st.booleans(),
-    status=st.sampled_from([0, 0, 400, 429, 503]),
     fields=st.sampled_from([None, [], ["title"], ["body"]]),
     names_text=st.booleans(),
     history=IN_CONVERSATION,
@@ -324,15 +306,12 @@ def test_nothing_is_lost_around_a_document_search(
     config: str,
     k: int,
     vectors: Index,
-    words: Index,
     typed: bool,
-    status: int,
     fields: list[str] | None,
     names_text: bool,
     history: Any,
 ) -> None:
-    calls: list[tuple[Any, int]] = []
-    search = search_documents(vectors, words, status=status, calls=calls)
+    search = search_documents(vectors)
     clause: Any = {"type": "embed", "field": "body", "query": QUERY}
     call: dict[str, Any] = {
         "namespace": "docs",
@@ -341,13 +320,12 @@ def test_nothing_is_lost_around_a_document_search(
         "include_fields": fields,
     }
     before, plain = copy.deepcopy(call), search(**call)
-    settings: dict[str, Any] = {**CONFIGS[config], "hybrid": {"textFields": ["body"]}}
+    settings: dict[str, Any] = {**CONFIGS[config]}
     if names_text:
         evidence = settings.get("keywordEvidence", {})
         settings["keywordEvidence"] = {**evidence, "fields": {"text": "body"}}
     wrapped = wrap(way, search, settings)
     for _ in range(2):
-        calls.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", qtm.SetupWarning)
             retrieval = way.retrieve(wrapped, **call, history=history)
@@ -363,9 +341,4 @@ def test_nothing_is_lost_around_a_document_search(
         assert len(set(got)) == len(got)
         shown = {"_id", "_score", *(name for name in fields or () if name == "body")}
         assert all(set(it.to_dict()) == shown for it in response.matches)
-        failed = [it.stage for it in retrieval.degradations]
-        assert failed in ([], ["search.text_clause"])
-        assert not failed or status
-    # A clause that is refused is not tried again; what was busy is.
-    tried = any(isinstance(it[0], dict) and it[0]["type"] == "text" for it, _ in calls)
-    assert not (tried and status == 400)
+        assert not retrieval.degradations

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.cli.output import notes, out
@@ -31,7 +31,6 @@ _EXPLAINED: Final = 5
 _LABELS: Final = {
     **{row.variant: row.label for row in TEXT_FIELDS.values() if row.variant},
     JOINED: "one text with the question",
-    TEXT_CLAUSE: "keywords in a text clause",
 }
 
 

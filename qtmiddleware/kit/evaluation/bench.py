@@ -171,16 +171,15 @@ class Bench:
 def _count_searches(engine: Any, question: Question) -> int:
     options, history = engine.settings, question.history
     call = Call(question.text, history, options, Learned(), engine)
-    extra = int(call.keyword_search_skip_reason is None)
     if options.escalation.mode == "never":
-        return 1 + extra
+        return 1
     prompts = build_prompts(options, question.text, history)
     fields = {field.name: field for prompt in prompts for field in prompt.fields}
     count = 1 + sum(max(1, it.max_items) for it in fields.values() if TEXT_FIELDS[it.name].variant)
     if call.max_searches is not None:
         # A follow-up question may take one search more than `limits.maxSearches`.
         count = min(count, max(call.max_searches, 2 if history else 1))
-    return count + extra
+    return count
 
 
 @contextmanager

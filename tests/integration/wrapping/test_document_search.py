@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,9 +22,7 @@ from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
 from tests.support.document_world import (
-    SCHEMA,
     add_documents,
-    build_documents,
     embed,
     list_ids,
 )
@@ -177,91 +174,7 @@ def test_the_sdks_own_error_reaches_the_caller(case: str, index: Any) -> None:
     assert (type(wrapped.value), str(wrapped.value)) == (type(plain.value), str(plain.value))
 
 
-# --- `hybrid.textFields`: the keywords are searched beside the clause of the call -----------------
-
-FIELDS: dict[str, Any] = {"hybrid": {"textFields": ["title", "body"]}}
 EMBED = call_with(CLAUSES["embed"](QUERY), filter={"page": {"$lt": 9}})
-
-
-def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(
-    world: PineconeWorld, index: Any
-) -> None:
-    retrieval = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search).retrieve(**EMBED)
-    bodies = sorted(world.sent("/search"), key=lambda it: str(it["score_by"][0]["type"]))
-    keywords = "jaco health concerns"
-    clause = {"type": "text", "query": keywords, "fields": ["title", "body"]}
-    assert [body.pop("score_by") for body in bodies] == [
-        [{"type": "embed", "query": QUERY, "field": "body"}],
-        [clause],
-    ]
-    assert bodies[0] == bodies[1]
-    assert [(it.kind, it.text) for it in retrieval.variants] == [
-        ("original", QUERY),
-        ("text_clause", keywords),
-    ]
-    assert retrieval.matches[0].found_by == ("original", "text_clause")
-    assert (retrieval.status, list_ids(retrieval.response)) == ("full", ["health", "cats"])
-
-
-def test_the_keywords_are_searched_while_the_function_searches(index: Any) -> None:
-    both_search = threading.Barrier(2, timeout=20)
-
-    def search(score_by: list[Any], top_k: int = 2) -> Any:
-        both_search.wait()
-        return index.documents.search(namespace="docs", top_k=top_k, score_by=score_by)
-
-    clause = CLAUSES["embed"](QUERY)
-    retrieval = qtm.QueryMiddleware(FIELDS).wrap(search).retrieve(score_by=clause)
-    assert (retrieval.status, retrieval.trace.searches) == ("full", 2)
-
-
-def test_a_passage_that_words_alone_find_has_the_lowest_score_of_the_call(
-    world: PineconeWorld,
-) -> None:
-    documents = build_documents()
-    # Three passages are nearer to the question by their vectors.
-    rare = {"_id": "rare", "body": "Zyx", "title": "concerns jaco health"}
-    world.add_documents("docs", SCHEMA, [*documents, documents[0] | rare])
-    search = world.index("docs").documents.search
-    call = {**EMBED, "top_k": 3}
-    config = {**FIELDS, "keywordEvidence": {"enabled": False}}
-    retrieval = qtm.QueryMiddleware(config).wrap(search).retrieve(**call)
-    (match,) = [match for match in retrieval.matches if match.id == "rare"]
-    assert match.found_by == ("text_clause",)
-    shown = {document.id: document.score for document in retrieval.response.matches}
-    assert shown["rare"] <= min(match.score for match in search(**call).matches)
-
-
-@pytest.mark.parametrize(
-    ("config", "kind", "sent"),
-    [
-        (FIELDS, "text", 1),
-        (FIELDS, "query_string", 1),
-        ({"hybrid": {"textFields": []}}, "embed", 1),
-        ({**FIELDS, "limits": {"maxSearches": 1}}, "embed", 1),
-        ({**FIELDS, "preprocess": {"enabled": False}}, "embed", 1),
-        ({**FIELDS, "fusion": {"method": "max"}}, "embed", 1),
-        ({**FIELDS, "fusion": {"method": "rrf"}}, "embed", 2),
-    ],
-)
-def test_a_search_by_words_and_settings_that_leave_no_place_get_no_second_search(
-    config: dict[str, Any], kind: str, sent: int, world: PineconeWorld, index: Any
-) -> None:
-    qtm.QueryMiddleware(config).wrap(index.documents.search)(**call_with(CLAUSES[kind](QUERY)))
-    assert len(world.sent("/search")) == sent
-
-
-def test_a_clause_that_is_refused_is_not_tried_again(world: PineconeWorld, index: Any) -> None:
-    config = {"hybrid": {"textFields": ["title", "nowhere"]}}
-    search = qtm.QueryMiddleware(config).wrap(index.documents.search)
-    with pytest.warns(qtm.SetupWarning, match=r"hybrid\.textFields"):
-        first = search.retrieve(**EMBED)
-    second = search.retrieve(**EMBED)
-    assert [it.stage for it in first.degradations] == ["search.text_clause"]
-    assert (second.status, second.trace.searches) == ("full", 1)
-    note = ("text_clause", "not searched: the function rejected a text clause")
-    assert note in second.trace.notes
-    assert list_ids(first.response) == list_ids(second.response) == ["health", "cats"]
 
 
 def read_findings(search: Any, **call: Any) -> dict[str, Any]:
