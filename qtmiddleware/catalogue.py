@@ -259,9 +259,9 @@ A user-defined transform may fill only these fields.
 """
 
 STANDALONE: Final = "standalone"
-"""The name of the prompt that makes a follow-up question independent of the conversation.
+"""The field in which a model makes a follow-up question independent of the conversation.
 
-The prompt is used for conversations. No setting selects it.
+Every prompt with earlier messages asks for it.
 """
 
 JOINED: Final = "joined"
@@ -272,8 +272,8 @@ This joined text is one search.
 
 
 def list_prompt_names() -> tuple[str, ...]:
-    """Return the names of all prompts: ``standalone``, and the transforms that have a prompt."""
-    return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
+    """Return the names of the transforms that have a prompt."""
+    return tuple(row.name for row in TRANSFORMS.values() if row.fields)
 
 
 class FusionMethod(NamedTuple):

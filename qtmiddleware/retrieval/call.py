@@ -29,9 +29,6 @@ PAGED: Final = "paged"
 MAX_QUERY_CHARS: Final = 8_000
 """The maximum length of a question. Longer questions go to the user's function unchanged."""
 
-MAX_CANDIDATE_CHARS: Final = 1_000_000
-"""The maximum total length of a search's candidates. If passages are long, fewer are requested."""
-
 # The kinds of variant whose words are likely to occur in passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
@@ -181,25 +178,8 @@ class Call:
         """How many passages a search asks for; ``None`` for as many as the caller asked for.
 
         A search usually asks for more passages than the caller, to have candidates for reranking.
-
-        - If the passages are long, it asks for fewer, so that their total length is at most
-          `MAX_CANDIDATE_CHARS`.
-        - If the passages have no texts and there are no variants, it asks for no more than the
-          caller.
+        If the passages have no texts and there are no variants, it does not.
         """
-        count = self.settings.keyword_evidence.candidates
-        chars = self.learned.passage_chars
-        return self._choose_search_width(
-            min(count, int(MAX_CANDIDATE_CHARS / chars)) if chars else count
-        )
-
-    @property
-    def full_search_width(self) -> int | None:
-        """`search_width`, whatever the length of the passages."""
-        return self._choose_search_width(self.settings.keyword_evidence.candidates)
-
-    def _choose_search_width(self, candidate_count: int) -> int | None:
-        """Return how many passages to ask for; ``None`` for as many as the caller asked for."""
         has_no_text = self.learned.holds_text is False
         if (
             self.page
@@ -208,8 +188,11 @@ class Call:
             or (has_no_text and self.settings.transformation_type == "none")
         ):
             return None
-        evidence = candidate_count if self.uses_keyword_evidence else 0
-        width = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
+        settings = self.settings
+        width = max(
+            settings.keyword_evidence.candidates if self.uses_keyword_evidence else 0,
+            settings.rerank.rerank_top_k if self.uses_reranker else 0,
+        )
         return width if self.top_k < width and self.learned.widening.is_allowed else None
 
     def log_degradations(

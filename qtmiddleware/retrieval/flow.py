@@ -222,14 +222,7 @@ class _Flow:
 
     async def _perform_original_search(self, beside: Work[None] | None) -> Any:
         """Search for the question while *beside* runs, and return the response."""
-        call, search_width = self.call, self.plan.search_width
-        if (full := call.full_search_width) is not None and search_width != full:
-            count, chars = search_width or call.top_k, self.learned.passage_chars
-            self.trace.note(
-                "keyword_evidence",
-                f"{count} candidates instead of {full}: passages have {chars:,.0f} characters",
-            )
-        original = self.plan.original
+        original, search_width = self.plan.original, self.plan.search_width
         self._original_search = search = Search(
             original.text, search_width, narrow_by=self.plan.deadline, weight=original.weight
         )
@@ -323,13 +316,9 @@ class _Flow:
 
     def _learn(self, original_result: SearchResult) -> None:
         """Remember what a response that could be read shows of the function."""
-        self.learned.is_unreadable = False
+        self.learned.is_unreadable = self.learned.is_new = False
         if original_result.is_cut:
             self.degradations.append(Degradation("metadata", "timeout", "slow to read"))
-        # Lengths are learnt because they limit how many passages later searches ask for.
-        self.learned.update_average_length(
-            original_result.ranking.passages if self.call.uses_keyword_evidence else ()
-        )
 
     def _should_ask_model(self, original_result: SearchResult) -> bool:
         """Return whether the gate decides, from *original_result*, to ask the model."""

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
 from qtmiddleware.retrieval.confidence import Standings
 from qtmiddleware.retrieval.gate import Gate
-from qtmiddleware.retrieval.responses import estimate_chars
-from qtmiddleware.types import Passage
 
-MOST_MEASURED: Final = 10
-"""About how many passages of a list are measured to estimate the average length."""
-NEWEST: Final = 0.1
-"""The weight of the latest list in the moving average of passage lengths."""
 AGAIN_SECONDS: Final = 600.0
 """How many seconds a search for more passages waits after it brought less than the caller's own."""
 
@@ -68,7 +61,6 @@ class Learned:
         is_new: Whether no response of the function has been read yet.
         widening: Whether searches may ask for more passages than the caller.
         lower_is_better: Whether lower scores are better.
-        passage_chars: The average number of characters per passage; 0 if unknown.
         holds_text: Whether the passages contain texts; ``None`` if unknown.
         page: The name of the argument with which a call asked for a page of results; ``""`` if no
             call asked for a page.
@@ -81,7 +73,6 @@ class Learned:
     is_new: bool = True
     widening: Widening = field(default_factory=Widening)
     lower_is_better: bool = False
-    passage_chars: float = 0.0
     holds_text: bool | None = None
     page: str = ""
     problem: str = ""
@@ -98,15 +89,3 @@ class Learned:
     def record_problem(self, problem: str) -> None:
         """Remember *problem*, unless one is known: the first is the likely cause of later ones."""
         self.problem = self.problem or problem
-
-    def update_average_length(self, passages: Sequence[Passage]) -> None:
-        """Update the average length of the function's *passages* with those of one response."""
-        self.is_new = False
-        if not passages:
-            return
-        sample = passages[:: max(1, len(passages) // MOST_MEASURED)]
-        mean = sum(map(estimate_chars, sample)) / len(sample)
-        # Read once, because other threads may update it. With two different values, the formula
-        # could give a negative mean.
-        known_mean = self.passage_chars
-        self.passage_chars = known_mean + (mean - known_mean) * NEWEST if known_mean else mean

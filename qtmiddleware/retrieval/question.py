@@ -16,7 +16,6 @@ from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.transforms import (
     GlossaryTerms,
     build_prompts,
-    build_standalone_prompt,
     guard_transformation,
     is_within_limits,
     merge_transformations,
@@ -29,13 +28,9 @@ from qtmiddleware.types import Degradation, Message, Trace, Transformation
 class Question:
     """The prompts to the model about one query, and the model's replies.
 
-    There is usually one round of prompts. A follow-up with the transformation type ``all`` has two
-    rounds: the first asks for the standalone form, and the second for all other texts.
-
     Attributes:
-        query: The text that the current round asks about: the user's query in the first round, and
-            the standalone form of this query in the second round.
-        prompts: The prompts of the current round.
+        query: The user's query.
+        prompts: The prompts, which are asked at the same time.
         transformation: The texts of all replies that could be read.
         reply_degradations: The failed calls and unusable replies.
     """
@@ -44,7 +39,6 @@ class Question:
         "_anchors",
         "_glossary_terms",
         "_history",
-        "_is_last_round",
         "_settings",
         "prompts",
         "query",
@@ -60,7 +54,6 @@ class Question:
         glossary_terms: GlossaryTerms = (),
         anchors: Anchors | None = None,
     ) -> None:
-        """Build the prompts of the first round."""
         self._anchors = anchors
         self.query = query
         self.reply_degradations: list[Degradation] = []
@@ -68,16 +61,10 @@ class Question:
         self._settings = settings
         self._glossary_terms = tuple(glossary_terms)
         self.transformation = NOTHING
-        self._is_last_round = not (history and settings.transformation_type == "all")
-        self.prompts = self._add_date_anchors(
-            build_prompts(settings, query, history, glossary_terms)
-            if self._is_last_round
-            else (build_standalone_prompt(settings, query, history, glossary_terms),)
-        )
-
-    def _add_date_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-        """Return *prompts*, with dates added if the query depends on today's date."""
-        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates, prompts))
+        self.prompts = build_prompts(settings, query, history, glossary_terms)
+        # The dates help if the query depends on today's date.
+        if anchors is not None:
+            self.prompts = tuple(map(anchors.add_dates, self.prompts))
 
     def build_cache_key(self, model: str) -> Hashable:
         """Return the cache key of *model*, the text, its history, the settings and the prompts."""
@@ -91,33 +78,22 @@ class Question:
         )
 
     def can_use_transformation(self, transformation: Transformation) -> bool:
-        """Return whether a cached *transformation* is within the limits of the current prompts."""
-        prompts = build_prompts(self._settings, self.query, self._history)
+        """Return whether a cached *transformation* is within the limits of the prompts."""
         return is_within_limits(
-            transformation, [field for prompt in prompts for field in prompt.fields]
+            transformation, [field for prompt in self.prompts for field in prompt.fields]
         )
 
-    def read_replies(self, outcomes: Sequence[Outcome[Reply]], trace: Trace) -> bool:
-        """Read the replies, and return whether there is a next round, with other prompts."""
+    def read_replies(self, outcomes: Sequence[Outcome[Reply]], trace: Trace) -> None:
+        """Read the replies to all prompts into `transformation`."""
+        replies = [outcome.value for outcome in outcomes if outcome.value is not None]
+        # The prompts are asked at the same time, so the slowest reply counts.
+        trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
         transformations = [
             transformation
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
             if (transformation := self._read_reply(prompt, outcome, trace)) is not None
         ]
-        replies = [outcome.value for outcome in outcomes if outcome.value is not None]
-        # The prompts of a round are asked at the same time, so the slowest reply counts.
-        trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
-        self.transformation = merge_transformations([self.transformation, *transformations])
-        if self._is_last_round:
-            return False
-        # The first round returned the standalone form. The second round asks about this form, and
-        # needs no history.
-        self._is_last_round = True
-        self.query = self.transformation.standalone or self.query
-        self.prompts = self._add_date_anchors(
-            build_prompts(self._settings, self.query, (), self._glossary_terms)
-        )
-        return bool(self.prompts)
+        self.transformation = merge_transformations(transformations)
 
     def _read_reply(
         self, prompt: Prompt, outcome: Outcome[Reply], trace: Trace

@@ -81,8 +81,6 @@ _SPACE: Final = re.compile(r"[\s。、，！？]")
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _MOST_FIELDS: Final = 1_000
 _MOST_PARTS: Final = 100
-# The number of characters of a 32-bit float in JSON, with its comma.
-_NUMBER_CHARS: Final = 12
 # How long slow mappings may take in all, even if the deadline has passed.
 _READING_SECONDS: Final = 0.1
 
@@ -636,23 +634,6 @@ def replace_score(passage: Passage, score: float) -> Any:
         if _read_score(copied, passage.score_paths) == score:
             return copied
     return item
-
-
-def estimate_chars(passage: Passage) -> int:
-    """Estimate how many characters the texts and numbers of *passage* have in JSON."""
-    own = list_fields(passage.item).values()
-    # The text, and without separate metadata the whole metadata, are fields of the item.
-    values = {id(value): value for value in (*own, *passage.metadata.values(), passage.text)}
-    chars = 0
-    for value in values.values():
-        if isinstance(value, str):
-            chars += len(value)
-        elif _is_list(value) or _get_kind(value) == "array":
-            # An embedding has about a thousand numbers, so they are not looked at one by one.
-            chars += len(value) * _NUMBER_CHARS
-        elif _is_number(value):
-            chars += _NUMBER_CHARS
-    return chars
 
 
 # --- plain rows of databases ----------------------------------------------------------------------

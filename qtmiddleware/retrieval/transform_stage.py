@@ -120,15 +120,8 @@ class TransformStage:
         if (error := self._call.find_blocking_error()) is not None:
             self._record_skipped_model_call(error.reason)
             return Transformed(NOTHING, (Degradation("transform", error.reason, str(error)),))
-        needs_more = True
-        while needs_more:
-            asks = [
-                partial(services.ask, prompt, llm_deadline) for prompt in self._question.prompts
-            ]
-            outcomes = await services.gather(asks, llm_deadline)
-            needs_more = (
-                self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
-            )
+        asks = [partial(services.ask, prompt, llm_deadline) for prompt in self._question.prompts]
+        self._question.read_replies(await services.gather(asks, llm_deadline), self._trace)
         plan = self._plan
         self._record_relevance()
         transformation = self._question.repair_or_drop_texts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS
+from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
@@ -33,7 +33,6 @@ __all__ = [
     "SAME",
     "GlossaryTerms",
     "build_prompts",
-    "build_standalone_prompt",
     "find_repeats",
     "guard_transformation",
     "is_within_limits",
@@ -55,13 +54,6 @@ def build_prompts(
     return tuple(
         transform.build_prompt(settings, query, history, glossary) for transform in transforms
     )
-
-
-def build_standalone_prompt(
-    settings: Settings, query: str, history: Sequence[Message], glossary: GlossaryTerms = ()
-) -> Prompt:
-    """Return the prompt that asks only for the standalone form of *query*."""
-    return PROMPTS[STANDALONE].build_prompt(settings, query, history, glossary)
 
 
 def merge_transformations(transformations: Iterable[Transformation]) -> Transformation:

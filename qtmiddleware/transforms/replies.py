@@ -196,7 +196,7 @@ class _Reading:
             ]
         )
         self.fields = {field.name: field for field in prompt.fields}
-        names = [name for name in self.fields if name != STANDALONE] or list(self.fields)
+        names = [name for name in self.fields if name != STANDALONE]
         self.main = self.fields[names[0]] if len(names) == 1 else None
         self.texts: dict[str, list[str]] = {"": []}
         self.named: set[str] = set()

@@ -387,7 +387,7 @@ def test_a_check_leaves_no_trace(
         warnings.simplefilter("error")
         found = wrapped.check(QUERY)
     learned = read_learned(wrapped)
-    for fact in ("holds_text", "problem", "widening", "passage_chars", "is_new"):
+    for fact in ("holds_text", "problem", "widening", "is_new"):
         assert getattr(learned, fact) == getattr(before[1], fact)
     health = middleware.health().to_dict()
     assert {**health, "budget": None} == {**before[0], "budget": None}

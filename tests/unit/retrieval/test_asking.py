@@ -24,25 +24,6 @@ def transform(reply: Any, query: str = QUERY, history: Any = ()) -> qtm.Retrieva
 
 
 @pytest.mark.parametrize(
-    "standalone", ["What did Acme pay for A-114?", None, ModelError("refused")]
-)
-def test_in_a_conversation_all_asks_for_the_standalone_form_first(standalone: Any) -> None:
-    def reply(prompt: Any) -> Any:
-        if prompt.mode != "standalone" or isinstance(standalone, ModelError):
-            return standalone
-        return {"standalone": standalone or FOLLOW_UP}
-
-    searched = wrap(reply, "all")
-    searched.retrieve(FOLLOW_UP, history=HISTORY)
-    prompts = searched.model.prompts
-    assert prompts[0].mode == "standalone"
-    assert {prompt.mode for prompt in prompts[1:]} == {"rewrite", "stepback", "decompose"}
-    # Without a standalone form the question itself is asked about.
-    expected = standalone if isinstance(standalone, str) else FOLLOW_UP
-    assert {prompt.query for prompt in prompts[1:]} == {expected}
-
-
-@pytest.mark.parametrize(
     ("reply", "reason", "detail"),
     [
         (ModelError("rate_limited", "too many"), "rate_limited", "too many"),

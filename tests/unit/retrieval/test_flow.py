@@ -13,8 +13,6 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.responses import read_passage
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.retrieval_world import (
@@ -92,19 +90,14 @@ both_ways = pytest.mark.parametrize("way", ["sync", "async"])
 
 
 @both_ways
-def test_the_questions_own_search_and_all_three_prompts_run_at_the_same_time(way: str) -> None:
+@pytest.mark.parametrize("history", [(), HISTORY], ids=["alone", "in a conversation"])
+def test_the_questions_own_search_and_all_three_prompts_run_at_the_same_time(
+    way: str, history: Any
+) -> None:
     places = dict.fromkeys((QUERY, "rewrite", "stepback", "decompose"), "all")
-    (found,) = Meeting({"all": 4}, places).ask(way, "all", {"query": QUERY})
+    asked = {"query": QUERY, "history": history}
+    (found,) = Meeting({"all": 4}, places).ask(way, "all", asked)
     assert (found.status, found.trace.llm_calls) == ("full", 3)
-
-
-@both_ways
-def test_a_standalone_form_comes_first_and_all_three_prompts_run_together(way: str) -> None:
-    places = {FOLLOW_UP: "first", "standalone": "first"}
-    places |= dict.fromkeys(("rewrite", "stepback", "decompose"), "last")
-    meeting = Meeting({"first": 2, "last": 3}, places)
-    (found,) = meeting.ask(way, "all", {"query": FOLLOW_UP, "history": HISTORY})
-    assert (found.status, found.trace.llm_calls) == ("full", 4)
 
 
 @both_ways
@@ -296,33 +289,6 @@ def test_what_the_stripped_query_is_used_for_is_set(apply_to: str, text: str, wa
 
 
 @every_way
-def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.call.MAX_CANDIDATE_CHARS", 300)
-    config = {
-        **transforming("rewrite"),
-        "keywordEvidence": {"candidates": 6},
-        "cache": False,
-    }
-    searched = way.wrap(config=config)
-    first, second = searched.retrieve(QUERY, top_k=2), searched.retrieve(QUERY, top_k=2)
-    widths = {
-        text: [top_k for it, top_k in searched.calls if it == text] for text in (QUERY, REWRITE)
-    }
-    assert widths[QUERY][0] == 6
-    narrow = widths[QUERY][1]
-    assert 2 < narrow < 6
-    # The rewrite of the first call does not wait for a passage to be seen.
-    assert (widths[QUERY], widths[REWRITE]) == ([6, narrow], [6, narrow])
-    assert first.trace.notes == []
-    (note,) = second.trace.notes
-    assert note[0] == "keyword_evidence"
-    assert note[1].startswith(f"{narrow} candidates instead of 6: passages have ")
-    assert len(first.response) == len(second.response) == 2
-
-
-@every_way
 @pytest.mark.parametrize(
     ("kept", "query", "note"),
     [
@@ -359,14 +325,6 @@ def test_variants_without_vectors_are_not_searched_and_it_is_told(vectors: Any) 
     found = qm.wrap(find, embed=embed).retrieve(QUERY)
     assert (searched, len(found.response)) == ([[1.0]], 4)
     assert ("embed", "failed") in [(it.stage, it.reason) for it in found.degradations]
-
-
-def test_one_list_of_odd_passages_does_not_narrow_the_next_search_much() -> None:
-    learned = Learned()
-    for chars, mean in ((1_000, 1_000), (100_000, 10_900)):
-        passages = [read_passage({"id": str(n), "text": "x" * chars}) for n in range(20)]
-        learned.update_average_length(passages)
-        assert learned.passage_chars == pytest.approx(mean, rel=0.01)
 
 
 def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:

@@ -15,7 +15,7 @@ import pytest
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.transforms import build_prompts, build_standalone_prompt, parse_transformation
+from qtmiddleware.transforms import build_prompts, parse_transformation
 from qtmiddleware.transforms.chatter import has_common_word, is_chatter, is_refusal
 from qtmiddleware.types import Message
 from tests.support.shared_data import RECORDED, SHARED
@@ -34,14 +34,11 @@ QUESTIONS = {
     "stepback": "step_back",
     "decompose": "sub_queries",
     "multi_query": "paraphrases",
-    "standalone": "standalone",
 }
 MODES = {**QUESTIONS, "keywords": "keywords", "hyde": "hyde"}
 
 
 def prompt(mode: str, query: str) -> Prompt:
-    if mode == "standalone":
-        return build_standalone_prompt(Settings(), query, HISTORY)
     return build_prompts(
         Settings(transformation_type=mode),
         query,

@@ -19,7 +19,6 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.transforms import (
     PROMPTS,
     build_prompts,
-    build_standalone_prompt,
     is_within_limits,
     merge_transformations,
     parse_transformation,
@@ -188,9 +187,12 @@ def test_a_key_term_has_at_most_a_hundred_characters(characters: int, stays: boo
 def test_a_query_that_needs_no_splitting_or_resolving_is_no_error() -> None:
     for reply in ('{"sub_queries": []}', '{"sub_queries": ["what is acme"]}'):
         assert parse_transformation(prompt("decompose"), Reply(reply)).is_empty
-    one = build_standalone_prompt(Settings(), "What is Acme?", HISTORY)
-    found = parse_transformation(one, Reply('{"standalone": "What is Acme?"}'))
-    assert found == Transformation(notes=(("standalone", "dropped: same as the query"),))
+    (one,) = build_prompts(Settings(transformation_type="rewrite"), "What is Acme?", HISTORY)
+    reply = '{"standalone": "What is Acme?", "rewrite": "What does Acme make?"}'
+    notes = (("standalone", "dropped: same as the query"),)
+    assert parse_transformation(one, Reply(reply)) == Transformation(
+        rewrite="What does Acme make?", notes=notes
+    )
 
 
 @pytest.mark.parametrize(("sub_query", "stays"), TABLES["references"])
