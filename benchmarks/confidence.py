@@ -19,9 +19,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from benchmarks.functions import Corpus, build_kinds
 from benchmarks.quality.report import RESULTS, SEED, mean, table
 from benchmarks.quality.sets import prepared_with
+from benchmarks.searches import build_searches
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.retrieval.confidence import Standings
 from qtmiddleware.testing import ScriptedModel
@@ -35,7 +35,6 @@ SETS: Final = (
 )  # fmt: skip
 CHOSEN_ON: Final = frozenset(SETS[::2])
 """The sets that the weights of the signals were chosen on; the others only report."""
-KINDS: Final = ("vectors, cosine", "words, BM25", "hybrid, RRF")
 OWN: Final = 100
 """Questions of a set, at most."""
 FOREIGN: Final = 8
@@ -84,7 +83,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     options = parser.parse_args()
     data = {name: Dataset.load(options.data / name).sampled(OWN, seed=SEED) for name in SETS}
-    found = {kind: list[Measured]() for kind in KINDS}
+    found: dict[str, list[Measured]] = {}
     for name, own in data.items():
         others = [others for other, others in data.items() if not _is_same_text(name, other)]
         foreign = [
@@ -93,7 +92,7 @@ def main() -> None:
         for kind, measured in measure_set(
             name, own, foreign, _read_unanswerable(options.data / name)
         ).items():
-            found[kind].append(measured)
+            found.setdefault(kind, []).append(measured)
         print(name, flush=True)
     text = "\n".join([HEAD, *(_describe_kind(kind, sets) for kind, sets in found.items())])
     (RESULTS / "confidence.md").write_text(text, encoding="utf-8")
@@ -117,11 +116,8 @@ def measure_set(
     """Return, by kind of function, what it says of each question beside all other questions of the set."""
     found = {}
     with prepared_with(data, name.replace("/", "-"), ScriptedModel({})) as one:
-        corpus = Corpus(one)
         one.vectors([*(it.text for it in data.questions), *foreign, *unanswerable])
-        for kind, retrieve in build_kinds(corpus).items():
-            if kind not in KINDS:
-                continue
+        for kind, retrieve in build_searches(one).items():
             search: Any = QueryMiddleware().wrap(retrieve)
             own = [search.retrieve(it.text) for it in data.questions]
             plain = [it.rankings[0] for it in own]

@@ -22,7 +22,7 @@ from benchmarks.quality.report import mean, table
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import Dataset, Question, evaluate
+from qtmiddleware.kit.evaluation import Dataset, evaluate
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.retrieval.glossary import Glossary, add_glossary_terms
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -110,13 +110,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path)
-    parser.add_argument("--lower", action="store_true", help="ask all questions in lower case")
     args = parser.parse_args()
     folder = args.data / FOLDER
     data = Dataset.load(folder)
-    if args.lower:
-        questions = tuple(Question(one.id, one.text.lower()) for one in data.questions)
-        data = Dataset(data.name, data.passages, questions, data.qrels)
     path = folder / "glossary.json"
     entries = json.loads(path.read_text(encoding="utf-8"))
     ids, texts = [one.id for one in data.passages], [one.text for one in data.passages]
@@ -138,8 +134,7 @@ def main() -> None:
     }
     text = report(found, find_words_taken_for_terms(data, entries))
     print(text)
-    if not args.lower:
-        RESULT.write_text(text, encoding="utf-8")
+    RESULT.write_text(text, encoding="utf-8")
 
 
 def find_words_taken_for_terms(data: Dataset, entries: Mapping[str, Any]) -> list[str]:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from benchmarks.functions import Corpus, Scored
 from benchmarks.quality.report import RESULTS, mean, table
 from benchmarks.quality.sets import prepared_with
+from benchmarks.searches import build_searches
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.measures import evaluate
 from qtmiddleware.retrieval import plan
@@ -88,32 +88,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument(
-        "--show", action="store_true", help="print the questions whose score changes"
-    )
     options = parser.parse_args()
-    measured = [measure(options.data / "small" / name, show=options.show) for name in SETS]
+    measured = [measure(options.data / "small" / name) for name in SETS]
     text = f"{HEAD}\n{describe(measured)}"
     (RESULTS / "metadata.md").write_text(text, encoding="utf-8")
     print(text)
 
 
-def measure(folder: Path, *, show: bool = False) -> Measured:
+def measure(folder: Path) -> Measured:
     """Return what each system scores on the set in *folder*."""
     name, data = folder.name, Dataset.load(folder)
     lines = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     dates = {it["_id"]: it.get("date") for it in map(json.loads, filter(str.strip, lines))}
     metadata = {passage.id: passage.metadata for passage in data.passages}
     with prepared_with(data, f"small-{name}", ScriptedModel({})) as one:
-        corpus = Corpus(one)
+        search = build_searches(one, with_metadata=True)["vectors, cosine"]
         asked_at = {"now": datetime.now(UTC)}
-
-        def search(query: str, top_k: int = 10) -> list[dict[str, Any]]:
-            return _with_metadata(corpus, metadata, corpus.find_nearest(query), top_k)
-
         wrapped: Any = QueryMiddleware(clock=lambda: asked_at["now"]).wrap(search)
         runs: dict[str, dict[str, list[str]]] = {system: {} for system in SYSTEMS}
-        notes: dict[str, list[str]] = {}
         for place, question in enumerate(data.questions):
             day = dates[question.id]
             asked_at["now"] = (
@@ -124,7 +116,6 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
             runs[SYSTEMS[1]][question.id] = find_without(wrapped, question.text, top_k=10)
             found = wrapped.retrieve(question.text, top_k=10)
             runs[SYSTEMS[2]][question.id] = [match.id for match in found.matches]
-            notes[question.id] = [said for stage, said in found.trace.notes if stage == "metadata"]
             letters = _NAMED[name][place] if name in _NAMED and place < len(_NAMED[name]) else ""
             kept = {it for it in before if _passes(letters, it, data.qrels[question.id], metadata)}
             base = before if letters else runs[SYSTEMS[1]][question.id]
@@ -135,17 +126,6 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
             scores[system] = [
                 found_scores.values[MEASURE][question.id] for question in data.questions
             ]
-    if show:
-        for place, question in enumerate(data.questions):
-            row = [scores[system][place] for system in SYSTEMS]
-            if len(set(row[1:])) > 1 or notes[question.id]:
-                print(
-                    question.id,
-                    *(f"{it:.2f}" for it in row),
-                    question.text,
-                    notes[question.id],
-                    sep="  ",
-                )
     return Measured(name, scores)
 
 
@@ -153,14 +133,6 @@ def find_without(wrapped: Any, text: str, top_k: int) -> list[str]:
     """Return the ids that the rules without metadata find."""
     with patch.object(plan, "collect_metadata_evidence", lambda *_: None):
         return [match.id for match in wrapped.retrieve(text, top_k=top_k).matches]
-
-
-def _with_metadata(
-    corpus: Corpus, metadata: Mapping[str, Any], found: Scored, top_k: int
-) -> list[dict[str, Any]]:
-    return [
-        {**record, "metadata": dict(metadata[record["id"]])} for record in corpus.show(found, top_k)
-    ]
 
 
 def _passes(
