@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 from tests.golden.cases import CASES, Case, load
 from tests.golden.functions import TOP_K, build_functions
 from tests.golden.orders import (
-    FREE,
     PRESETS,
-    TOLERANCE,
     Orders,
     ask,
     find_differences,
@@ -88,39 +85,3 @@ async def test_an_async_function_returns_the_same_order(preset: str) -> None:
         }
     }
     assert not find_differences({"dense": {preset: read(DEMO)["dense"][preset]}}, now)
-
-
-@pytest.mark.parametrize("case", list_parameters())
-def test_every_question_is_kept_under_each_preset_and_kind_of_function(case: Case) -> None:
-    ids = [question.id for question in load(case).questions]
-    kept = read(case)
-    assert set(kept) == {"dense", "words", "hybrid", "no scores"}
-    for presets in kept.values():
-        assert tuple(presets) == (PRESETS if case.is_recorded else FREE)
-        assert all(list(questions) == ids for questions in presets.values())
-
-
-def change(orders: Orders, found: list[Any]) -> Orders:
-    changed = copy.deepcopy(orders)
-    changed["dense"]["rules"]["q1"] = found
-    return changed
-
-
-def test_an_order_or_a_score_that_changed_is_found() -> None:
-    first, second = ("a", 0.5, 1.0), ("b", None, 0.9)
-    kept: Orders = {"dense": {"rules": {"q1": [first, second], "q2": [first]}}}
-    for found in (
-        [second, first],
-        [first],
-        [first, ("b", 0.1, 0.9)],
-        [first, ("b", None, None)],
-        [first, ("b", None, 0.9 + 2 * TOLERANCE)],
-        [("a", 0.5 - 2 * TOLERANCE, 1.0), second],
-    ):
-        assert find_differences(kept, change(kept, found)) == ["dense, rules, q1"]
-        assert find_differences(change(kept, found), kept) == ["dense, rules, q1"]
-    close = [("a", 0.5 + TOLERANCE / 2, 1.0), second]
-    assert find_differences(kept, change(kept, close)) == []
-    assert find_differences(kept, {"dense": {"rules": {"q1": [first, second]}}}) == [
-        "dense, rules, q2"
-    ]

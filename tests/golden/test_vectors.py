@@ -35,9 +35,3 @@ def test_the_built_in_model_gives_the_stored_vectors(case: Case, model: BuiltInM
         assert now.shape == (DIMENSION,)
         cosine = kept @ now / (np.linalg.norm(kept) * np.linalg.norm(now))
         assert cosine >= LEAST_COSINE, text
-
-
-def test_a_text_without_a_stored_vector_is_an_error_that_says_what_to_run() -> None:
-    stored = StoredVectors(CASES[0].path("npz"))
-    with pytest.raises(LookupError, match=r"python -m tests\.golden"):
-        stored.find("a text that was never embedded")

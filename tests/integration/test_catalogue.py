@@ -28,10 +28,9 @@ from qtmiddleware.config.introspection import (
     list_all_keys,
     list_choices,
     list_names,
-    read_marked_values,
     unwrap,
 )
-from qtmiddleware.config.settings import Mark, OwnTransform, Range, Settings
+from qtmiddleware.config.settings import OwnTransform, Range, Settings
 from qtmiddleware.providers.llms.openai_requests import build_request
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.transforms import PROMPTS, build_prompts
@@ -317,12 +316,3 @@ def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
             assert list_requests(base) == list_requests(other) or make_cache_key(
                 base
             ) != make_cache_key(other)
-
-
-def test_what_a_model_is_made_of_makes_another_model() -> None:
-    for key in list_all_keys():
-        other = changed(key, Settings())
-        assert other != Settings()
-        assert (
-            read_marked_values(other, Mark.MODEL) != read_marked_values(Settings(), Mark.MODEL)
-        ) == (Mark.MODEL in key.marks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -128,10 +127,6 @@ def stumble(rankings: Any, sign: int, rrf_k: int) -> Any:
     raise ValueError("Jaco")
 
 
-def invent(rankings: Any, sign: int, rrf_k: int) -> Any:
-    return [(("", "from nowhere"), 1.0)]
-
-
 def name_the_last(rankings: Any, sign: int, rrf_k: int) -> Any:
     return [(rankings[0].keys[-1], 1.0)]
 
@@ -149,25 +144,6 @@ def test_a_function_merges_the_lists_in_place_of_the_method() -> None:
         assert [it["id"] for it in found.response] == ["a", "c", "b"]
         assert [it.id for it in found.matches] == ["a", "c", "b"]
         assert (found.status, found.degradations) == ("full", ())
-
-
-@pytest.mark.parametrize(
-    ("fuse", "detail"),
-    [
-        (stumble, r"fuse= raised ValueError in line \d+ of test_own_parts\.py"),
-        (invent, "fuse= returned keys that belong to no passage"),
-    ],
-)
-def test_a_function_that_fails_leaves_the_order_of_the_plain_function(
-    fuse: Callable[..., Any], detail: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = retrieve(fuse)
-    assert [it["id"] for it in found.response] == ["a", "c", "b"]
-    (problem,) = found.degradations
-    assert (problem.stage, problem.reason) == ("fusion", "failed")
-    assert re.fullmatch(detail, problem.detail)
-    assert problem.detail in caplog.text
-    assert "Jaco" not in caplog.text
 
 
 def test_passages_the_function_leaves_out_follow_in_their_order() -> None:

@@ -16,8 +16,6 @@ from typing import Final
 
 import pytest
 
-import qtmiddleware as qtm
-
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOR_US: Final = {"dev", "docs", "thorough"}
@@ -92,12 +90,6 @@ def test_presets_and_schema_are_found_where_there_is_no_checkout(
     assert ended.stdout.split() == told.split()
     schema = (tmp_path / "qtmiddleware.schema.json").read_bytes()
     assert schema == (ROOT / "config/schema.json").read_bytes()
-
-
-def test_the_metadata_says_what_pyproject_says(metadata: Message) -> None:
-    assert (metadata["Name"], metadata["Version"]) == (PROJECT["name"], qtm.__version__)
-    assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
-    assert metadata["Requires-Python"] == PROJECT["requires-python"]
 
 
 def test_the_description_is_the_readme_without_relative_links(metadata: Message) -> None:

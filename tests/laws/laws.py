@@ -13,11 +13,9 @@ from tests.laws.world import (
     QUERY,
     REPLIES,
     Played,
-    Wrap,
     make_arguments,
     play,
     turn,
-    wrap_with_middleware,
 )
 
 UNUSED_MODELS: Final = ("none", "late", "garbage", "refusing", "chatting", "failing")
@@ -335,23 +333,15 @@ def _compare(played: Played, reference: Played) -> Iterator[Any]:
             yield f"{got} for {expected}"
 
 
-def play_all(case: Case, wrap: Wrap = wrap_with_middleware, patience: float | None = None) -> Plays:
-    options: dict[str, Any] = {"wrap": wrap} | ({"patience": patience} if patience else {})
+def play_all(case: Case) -> Plays:
     by_rules = None
     if case.model in UNUSED_MODELS and case.is_model_asked and not case.has_lists_in_turn:
-        by_rules = play(replace(case, setting="rules", model="none", search=case.search), **options)
-    return Plays(
-        play(case, **options),
-        play(case, manner="call", **options),
-        play(turn(case), **options),
-        by_rules,
-    )
+        by_rules = play(replace(case, setting="rules", model="none"))
+    return Plays(play(case), play(case, manner="call"), play(turn(case)), by_rules)
 
 
-def find_broken_laws(
-    case: Case, wrap: Wrap = wrap_with_middleware, patience: float | None = None
-) -> dict[str, list[str]]:
+def find_broken_laws(case: Case) -> dict[str, list[str]]:
     """The laws that *case* breaks, each with what was seen."""
-    plays = play_all(case, wrap, patience)
+    plays = play_all(case)
     seen = {text: [str(it)[:400] for it in check(plays)] for text, check in LAWS.items()}
     return {text: found for text, found in seen.items() if found}

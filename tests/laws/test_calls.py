@@ -111,14 +111,6 @@ def test_signature_name_and_docstring_are_the_functions(way: str, kind: str, num
             assert getattr(wrapped, name) == getattr(function, name)
 
 
-@both_ways
-def test_only_what_an_async_function_returns_is_awaited(way: str) -> None:
-    wrapped = qtm.QueryMiddleware().wrap(Search(way).function)
-    found = wrapped(QUERY)
-    assert inspect.isawaitable(found) == (way == "async")
-    assert len(asyncio.run(found) if way == "async" else found) == 3
-
-
 def test_a_decorated_method_belongs_to_its_object() -> None:
     class Shelf:
         def __init__(self, name: str) -> None:
@@ -396,12 +388,6 @@ def test_a_broken_helper_changes_nothing(name: str, way: str, tmp_path: Path) ->
     found = search.ask_again(search.wrap(config, **HELPERS[name]), question)
     assert found.response == Search(way).ask(REWRITE, question).response
     assert found.original_query == question
-
-
-@both_ways
-def test_a_query_log_that_cannot_be_written_changes_nothing(way: str, tmp_path: Path) -> None:
-    config = {**REWRITE, "log": {"path": str(tmp_path)}}
-    assert Search(way).ask(config, QUERY).response == Search(way).ask(REWRITE, QUERY).response
 
 
 BROKEN_RERANKERS: Final[dict[str, Any]] = {

@@ -98,7 +98,6 @@ class World:
     """Everything a question meets in one *case*, and a record of what happened."""
 
     case: Case
-    patience: float = PATIENCE
     calls: list[Call] = field(default_factory=list)
     served: list[tuple[str, Any, Any]] = field(default_factory=list)
     """For each response: the text it was found for, the response, and a copy made when it was returned."""
@@ -221,7 +220,7 @@ class World:
     def wait(self, awaited: tuple[str, threading.Event] | None) -> None:
         if awaited:
             self.waited_for.append(awaited[0])
-            if not awaited[1].wait(self.patience):
+            if not awaited[1].wait(PATIENCE):
                 self.outwaited.append(awaited[0])
 
     async def await_(self, awaited: tuple[str, threading.Event] | None) -> None:
@@ -229,7 +228,7 @@ class World:
         if awaited is None:
             return
         self.waited_for.append(awaited[0])
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + PATIENCE
         while not awaited[1].is_set():
             if time.monotonic() > end:
                 self.outwaited.append(awaited[0])
@@ -437,13 +436,6 @@ class Played:
         return SHAPES[self.case.shape].read(outcome.response)
 
 
-Wrap = Callable[..., Any]
-
-
-def wrap_with_middleware(qm: qtm.QueryMiddleware, fn: Callable[..., Any], **options: Any) -> Any:
-    return qm.wrap(fn, **options)
-
-
 class _Lines(logging.Handler):
     """Keeps what is logged above DEBUG."""
 
@@ -455,20 +447,14 @@ class _Lines(logging.Handler):
         self.lines.append(f"{record.getMessage()} {record.exc_text or ''} {vars(record)}")
 
 
-def play(
-    case: Case,
-    *,
-    manner: str = "retrieve",
-    wrap: Wrap = wrap_with_middleware,
-    patience: float = PATIENCE,
-) -> Played:
+def play(case: Case, *, manner: str = "retrieve") -> Played:
     """Ask the function of *case*, then the wrapped function, by ``retrieve`` or by ``call``."""
-    played = Played(World(case, patience))
+    played = Played(World(case))
     handler = _Lines(played.log)
     logger = logging.getLogger("qtmiddleware")
     logger.addHandler(handler)
     token = caller.set("the caller")
-    playing = _play(played, manner, wrap)
+    playing = _play(played, manner)
     try:
         if case.way == "async" or (case.way == "threads" and manner == "retrieve"):
             asyncio.run(playing)
@@ -482,7 +468,7 @@ def play(
     return played
 
 
-async def _play(played: Played, manner: str, wrap: Wrap) -> None:
+async def _play(played: Played, manner: str) -> None:
     """Ask twice. Without a running loop nothing in here suspends."""
     world, case = played.world, played.case
     with suppress(RuntimeError):
@@ -490,7 +476,7 @@ async def _play(played: Played, manner: str, wrap: Wrap) -> None:
     function = make_function(world)
     embedding = {"embed": aembed if case.way == "async" else embed}
     qm = qtm.QueryMiddleware(make_config(case), client=None if case.model == "none" else world)
-    wrapped = wrap(qm, function, **(embedding if case.question == "vector" else {}))
+    wrapped = qm.wrap(function, **(embedding if case.question == "vector" else {}))
     asked = wrapped
     if manner == "retrieve":
         asked = wrapped.aretrieve if played.task else wrapped.retrieve
@@ -507,7 +493,7 @@ async def _play(played: Played, manner: str, wrap: Wrap) -> None:
     # What was begun in the loop is over when the call is: nothing has to be released for it.
     left = world.running if case.way == "async" else 0
     world.released.set()
-    end = time.monotonic() + world.patience
+    end = time.monotonic() + PATIENCE
     while world.running and time.monotonic() < end:
         await asyncio.sleep(0.001) if played.task else time.sleep(0.001)
     played.running_left = max(left, world.running)

@@ -276,6 +276,20 @@ def test_the_preset_seed_parity_is_these_settings(kind: str) -> None:
     assert found.response == transformed_search(kind, 3)
 
 
+@pytest.mark.parametrize("kind", ["decompose", "combined"])
+def test_the_aspects_of_a_broad_question_are_asked_for_and_all_searched(
+    kind: str, host: HTTPServer
+) -> None:
+    service = Service(
+        host, f"/notebook/aspects/{kind}/v1", Script((), {"sub_queries": SUB_QUERIES})
+    )
+    found = wrap(kind, service.client(), llm={"subQueryStyle": "aspects"}).retrieve(QUESTION)
+    assert [it.text for it in found.variants if it.kind == "sub_query"] == list(SUB_QUERIES)
+    (asked,) = service.completions
+    assert "aspect" in asked.text
+    assert "asks for one thing" not in asked.text
+
+
 @pytest.mark.parametrize("name", ["stepback", "step_back", "step-back"])
 def test_step_back_may_be_written_as_the_notebook_writes_it(name: str) -> None:
     found = wrap(name, STEP_BACK, **parity())(QUESTION, top_k=3)

@@ -8,10 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import StoreError

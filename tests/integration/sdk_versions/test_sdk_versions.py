@@ -26,7 +26,7 @@ METADATA: list[dict[str, Any]] = [
     {"chunk_text": "second", "tags": ["a", "b"]},
     {},
 ]
-SCORES = [0.75, 0.5, 0.25]
+SCORES = [0.75, 0.74, 0.25]
 IDS = ["m-1", "m-2", "m-3"]
 
 
@@ -59,19 +59,17 @@ def service() -> Any:
 
 
 def run_with(wanted: str, *program: str, **environ: str) -> str:
-    """What a *program* prints, run with the SDK of the version *wanted* and, but for the one here, no other package."""
+    """What a *program* prints, run with the SDK of the version *wanted*."""
     # An installed copy of the package may be another one.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
-    command = [sys.executable]
     if wanted != HERE:
         folder = ROOT / ".tmp" / "sdk" / wanted
         assert folder.is_dir(), (
             f"pinecone {wanted} is missing; run: PYTHON={sys.executable} scripts/sdk-versions"
         )
-        environment["PYTHONPATH"] = str(folder)
-        command.append("-S")  # no other package is in reach
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(
-        [*command, *program],
+        [sys.executable, *program],
         env=environment,
         capture_output=True,
         text=True,
@@ -117,38 +115,23 @@ def test_the_client_is_the_version_it_is_said_to_be(probed: Probed) -> None:
     assert found["version"] == wanted or found["version"].startswith(f"{wanted}.")
 
 
-NAMESPACES = {
-    "query": "ns",
-    "called": "ns",
-    "later": "ns",
-    # The matches do not tell the namespace they come from.
-    "namespaces": "__default__",
-    "search": "__default__",
-}
-
-
-@pytest.mark.parametrize("call", NAMESPACES)
-def test_a_response_is_read_and_rebuilt(probed: Probed, call: str) -> None:
-    found, namespace = probed[1][call], NAMESPACES[call]
-    assert found["keys"] == [[namespace, name] for name in IDS]
-    assert found["scores"] == SCORES
-    assert found["metadata"] == METADATA
-    assert found["texts"] == ["first", "second", None]
-    # A field of the metadata goes before an attribute of the match.
-    assert found["named_texts"] == ["own score", None, None]
-    assert found["keys_of_rebuilt"] == [[namespace, "m-2"], [namespace, "m-1"]]
-    assert [name for name, is_kept in found["kept"].items() if not is_kept] == []
+@pytest.mark.parametrize("call", ["query", "search"])
+def test_a_search_is_read_improved_and_returned_in_its_own_type(probed: Probed, call: str) -> None:
+    found = probed[1][call]
+    assert found["ids"] == ["m-2", "m-1", "m-3"]
+    assert found["texts"] == ["second", "first", None]
+    assert found["metadata"] == [METADATA[1], METADATA[0], METADATA[2]]
+    assert found["scores"] == [SCORES[1], SCORES[0], SCORES[2]]
+    assert (found["type"], found["usage"], found["degradations"]) == (True, True, [])
 
 
 def test_an_empty_response_stays_empty(probed: Probed) -> None:
     found = probed[1]["empty"]
-    assert found["keys"] == found["keys_of_rebuilt"] == []
-    assert all(found["kept"].values())
+    assert (found["ids"], found["type"], found["usage"]) == ([], True, True)
 
 
-def test_the_replaced_query_and_top_k_are_what_the_service_receives(probed: Probed) -> None:
+def test_every_search_keeps_the_namespace_and_takes_its_own_text(probed: Probed) -> None:
     bodies = [json.loads(sent.data) for sent in probed[2]]
-    vectors = [body for body in bodies if body.get("topK") == 7]
-    assert [(body["vector"], body["namespace"]) for body in vectors] == [([0.5, 0.25], "ns")]
-    texts = [body["query"] for body in bodies if "query" in body]
-    assert texts == [{"inputs": {"text": "new words"}, "top_k": 7}]
+    assert {body["namespace"] for body in bodies if "vector" in body} == {"ns", "empty"}
+    texts = {body["query"]["inputs"]["text"] for body in bodies if "query" in body}
+    assert texts == {"Which one is second?", "new words"}

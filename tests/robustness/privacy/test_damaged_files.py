@@ -19,7 +19,6 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
-from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.testing import ScriptedModel
@@ -125,30 +124,6 @@ def test_a_damaged_index_or_ledger_is_named_and_left_as_it_is(
 @pytest.mark.parametrize(
     "harm",
     [
-        "UPDATE chunks SET vector = x'ff'",
-        "UPDATE chunks SET vector = 'a text'",
-        "UPDATE documents SET name = CAST(CAST(name AS BLOB) || x'ff' AS TEXT)",
-    ],
-)
-def test_a_ledger_that_holds_what_it_cannot_hold_is_named_without_its_texts(
-    tmp_path: Path, config: dict[str, Any], harm: str
-) -> None:
-    with sqlite3.connect(tmp_path / "at" / "index.sqlite.ingest") as run:
-        run.execute(harm)
-    run.close()
-    # All of it is written again, out of the ledger.
-    (tmp_path / "at" / "index.sqlite").unlink()
-    with listening() as emitted:
-        said = r"index\.sqlite\.ingest.*is damaged.*delete it"
-        with pytest.raises(StoreError, match=said) as caught:
-            qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
-        emitted.raised(caught.value)
-        assert caught.value.__cause__ is None
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
         "UPDATE passages SET vector = 'a text'",
         "UPDATE passages SET vector = x'0000c07f0000c07f0000c07f'",
         "UPDATE passages SET text = x'ff'",
@@ -168,16 +143,6 @@ def test_an_index_that_holds_what_it_cannot_hold_is_named(
         pytest.raises(StoreError, match=r"index\.sqlite.*is damaged.*delete it"),
     ):
         store.search(X, 50)
-
-
-def test_a_ledger_with_numbers_that_are_none_does_not_stop_an_ingest(
-    tmp_path: Path, config: dict[str, Any]
-) -> None:
-    with closing(sqlite3.connect(tmp_path / "at" / "index.sqlite.ingest")) as theirs:
-        theirs.execute("UPDATE chunks SET ordinal = 'a text' || ordinal")
-        theirs.commit()
-    (tmp_path / "docs" / "0.txt").write_text(PASSAGE)
-    assert qtm.ingest(tmp_path / "docs", config=config, embedder=vectors).changed == 1
 
 
 def test_an_empty_index_or_ledger_is_made_anew(tmp_path: Path, config: dict[str, Any]) -> None:
@@ -238,16 +203,6 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
     return bytes(made)
 
 
-def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "file.sqlite"
-    Ledger(str(path)).close()
-    with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON chunks BEGIN DELETE FROM chunks; END")
-        theirs.commit()
-    with pytest.raises(StoreError, match=r"not of this version .* was not changed"):
-        Ledger(str(path))
-
-
 # --- the bench's cache ----------------------------------------------------------------------------
 
 
@@ -296,12 +251,6 @@ def test_a_recording_with_a_damaged_line_names_file_and_line(tmp_path: Path, lin
             RecordedModel.from_file(path)
         emitted.raised(caught.value)
     assert path.read_bytes() == before
-
-
-def test_a_recording_that_is_no_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / "recording.jsonl").write_bytes(PASSAGE.encode("utf-16"))
-    with pytest.raises(ConfigError, match=r"recording\.jsonl line 1: is not UTF-8"):
-        RecordedModel.from_file(tmp_path / "recording.jsonl")
 
 
 def test_what_is_recorded_after_a_line_that_was_cut_off_is_whole(tmp_path: Path) -> None:

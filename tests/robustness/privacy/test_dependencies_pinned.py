@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, distribution, requires, ver
 from pathlib import Path
 from typing import Final
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -82,14 +81,6 @@ def test_every_distribution_the_extras_pull_in_is_pinned_to_what_was_tested() ->
 
 def test_what_builds_the_package_is_pinned() -> None:
     assert {"hatchling", *BUILD_NEEDS["hatchling"]} <= pinned().keys()
-
-
-# What only torch or Ray asks for is known only where these are.
-@pytest.mark.thorough
-def test_nothing_is_pinned_that_nothing_asks_for() -> None:
-    # Of other systems and versions of Python only what is asked for by name can be known here.
-    assert {name for name in pinned() if is_installed(name)} - pulled_in() == set()
-    assert {name for name in pinned() if not is_installed(name)} - pulled_in() == set()
 
 
 def test_promises_hang_on_the_oldest_versions_that_are_allowed() -> None:

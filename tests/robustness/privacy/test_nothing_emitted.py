@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -327,30 +326,6 @@ def test_what_is_redacted_is_neither_in_the_log_nor_in_a_debug_record(
     assert len(path.read_text().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "embed",
-    [
-        lambda texts: [[text] * 3 for text in texts],
-        lambda texts: [["nan"]],
-        lambda texts: [PASSAGE],
-    ],
-)
-def test_an_embedder_that_gives_texts_for_numbers_brings_nothing_out(
-    tmp_path: Path, embed: Any
-) -> None:
-    (tmp_path / "doc.txt").write_text(PASSAGE)
-    index = str(tmp_path / "index.sqlite")
-    with listening() as emitted:
-        with pytest.raises(qtm.EmbeddingError) as caught:
-            qtm.ingest(tmp_path / "doc.txt", config={"indexPath": index}, embedder=embed)
-        emitted.raised(caught.value)
-        own = {"transformationType": "rewrite", "store": {"kind": "memory"}}
-        roads = Roads(emitted, own, model, embedder=embed)
-        with pytest.raises(qtm.EmbeddingError) as asked:
-            roads.middleware.retriever.retrieve(QUERY)
-        emitted.raised(asked.value)
-
-
 @pytest.fixture
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -396,22 +371,6 @@ def test_the_own_store_brings_nothing_out(
             emitted.show(roads.tried(lambda: roads.middleware.answer(QUERY)))
         (documents / "new.md").write_text(f"New: {PASSAGE}")
         emitted.show(roads.tried(lambda: qtm.ingest(documents, config=contextual)))
-
-
-@pytest.mark.usefixtures("environment")
-def test_a_store_that_is_damaged_brings_nothing_out(documents: Path) -> None:
-    with listening() as emitted:
-        config = {**OWN, "transformationType": "none"}
-        qtm.ingest(documents, config=config)
-        with sqlite3.connect("index") as run:
-            # Python quotes such a text whole.
-            run.execute("UPDATE passages SET text = CAST(CAST(text AS BLOB) || x'ff' AS TEXT)")
-        run.close()
-        roads = Roads(emitted, config, None)
-        with roads.middleware, pytest.raises(qtm.StoreError) as caught:
-            roads.middleware.retriever.retrieve(QUERY)
-        emitted.raised(caught.value)
-        assert caught.value.__cause__ is None
 
 
 X: Final = [1.0, 0.0, 0.0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -113,15 +112,6 @@ def scored(score: Callable[[str, int, float], float | None]) -> Any:
 def test_only_similarities_and_distances_raise_the_flag(respond: Any, is_unsure: bool) -> None:
     assert standing_of(FOREIGN, respond).is_unsure is is_unsure
     assert not standing_of(USUAL, respond).is_unsure
-
-
-def test_the_confidence_is_in_the_record_of_the_query_log(tmp_path: Any) -> None:
-    log = tmp_path / "queries.jsonl"
-    standing_of(FOREIGN, log={"path": str(log)})
-    record = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
-    assert (record["is_unsure"], record["confidence"]) == (True, pytest.approx(0.0))
-    assert record["confidence_signals"].keys() == {"best_score", "lead", "coverage"}
-    assert len(record["confidence_reasons"]) == 3
 
 
 # --- the percentiles ------------------------------------------------------------------------------

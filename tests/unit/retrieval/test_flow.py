@@ -327,21 +327,6 @@ def test_variants_without_vectors_are_not_searched_and_it_is_told(vectors: Any) 
     assert ("embed", "failed") in [(it.stage, it.reason) for it in found.degradations]
 
 
-def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
-    def write(response: Any, rows: Any) -> Any:
-        raise KeyError("rows")
-
-    wrapped = qtm.QueryMiddleware().wrap(
-        lambda query, top_k=1: {"rows": search(query, top_k)},
-        read=lambda response: response["rows"],
-        write=write,
-    )
-    found = wrapped.retrieve(QUERY)
-    assert found.response == {"rows": search(QUERY, 1)}
-    assert ids(found) == [search(QUERY, 1)[0]["id"]]
-    assert found.degradations == (qtm.Degradation("middleware", "failed", "KeyError"),)
-
-
 def fails(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError
 

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import FUSION_METHODS
-from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionMethod, FusionSettings
+from qtmiddleware.config.settings import FusionMethod
 from qtmiddleware.retrieval.fusion import (
-    MOST_SPREADS,
-    WHOLE_TO_TAIL,
     FusedList,
     FuseError,
     find_score_direction,
@@ -21,7 +19,6 @@ from qtmiddleware.retrieval.fusion import (
     fuse_rankings,
     has_usable_scores,
     measure_spread,
-    select_rankings,
     sum_weighted_scores,
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
@@ -54,16 +51,6 @@ def scores_of(fused: FusedList) -> dict[str, float]:
 # --- what takes part ------------------------------------------------------------------------------
 
 
-@given(weight=st.floats(0.01, 10.0), others=st.lists(st.floats(0.01, 10.0), max_size=3))
-def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_found_nothing(
-    weight: float, others: list[float]
-) -> None:
-    question = ranked(("a", 0.9), ("b", 0.8), weight=weight, kind="original")
-    options = FusionSettings(weights={**DEFAULT_WEIGHTS, "original": 0.0})
-    found = select_rankings(question, [ranked(weight=it) for it in others], options)
-    assert [it.variant.weight for it in found] == [1.0, *others]
-
-
 @given(st.data())
 def test_rrf_ties_hold_whatever_order_the_lists_come_in(data: st.DataObject) -> None:
     # The same votes added in another order may differ in the last bit, which must not decide a tie.
@@ -76,30 +63,6 @@ def test_rrf_ties_hold_whatever_order_the_lists_come_in(data: st.DataObject) -> 
 
 
 # --- anchored -------------------------------------------------------------------------------------
-
-
-def test_the_spread_of_a_short_list_is_its_whole_width() -> None:
-    assert measure_spread([]) == measure_spread([0.3]) == 0.0
-    assert measure_spread([4.0, 3.0, 2.0, 0.5]) == 3.5
-
-
-def test_the_spread_of_a_longer_list_is_that_of_its_lower_part() -> None:
-    scores = [9.0, 8.0, 4.0, 3.5, 3.2, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0]
-    assert measure_spread(scores) == pytest.approx(WHOLE_TO_TAIL * (3.5 - 2.0))
-    # How far the leaders lead changes nothing; which way the scores run does not either.
-    assert measure_spread([10.0, 6.0, *scores[2:]]) == measure_spread(scores)
-    assert measure_spread([-score for score in scores]) == measure_spread(scores)
-
-
-def test_no_leader_lies_more_than_so_many_spreads_above_the_rest() -> None:
-    assert measure_spread([100.0, *[0.0] * 9]) == 100.0 / MOST_SPREADS
-
-
-def test_what_is_merged_by_rank_has_no_spread() -> None:
-    lists = [ranked(("a", 0.9), ("b", 0.1)), ranked(("b", 0.9), ("c", 0.1))]
-    assert fuse_rankings(lists, "rrf").spread is None
-    assert fuse_rankings([ranked(("a", None), ("b", None))]).spread is None
-    assert fuse_rankings(lists[:1]).spread == pytest.approx(0.8)
 
 
 def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
@@ -156,15 +119,6 @@ def test_a_missing_score_makes_ranks_decide(method: FusionMethod) -> None:
 
 
 # --- weighted sums --------------------------------------------------------------------------------
-
-
-def test_a_weighted_sum_adds_scores_from_0_to_1_and_nothing_for_an_absent_passage() -> None:
-    similar = ranked(("a", 0.9), ("b", 0.8), ("c", 0.5), weight=0.8)
-    distant = ranked(("d", 1.0), ("b", 2.0), ("a", 5.0), weight=0.2)
-    expected = {"a": 0.8, "b": 0.8 * 0.3 / 0.4 + 0.2 * 3 / 4, "d": 0.2, "c": 0.0}
-    found = [(name, score) for (_, name), score in sum_weighted_scores([similar, distant])]
-    assert dict(found) == pytest.approx(expected)
-    assert [name for name, _ in found] == ["a", "b", "d", "c"]
 
 
 @pytest.mark.parametrize("scores", [(None, 0.5), (0.1, 0.9, 0.5)])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from qtmiddleware.retrieval.gate import (
     MAX_OBSERVED,
     Gate,
-    classify_trivial_query,
     measure_signals,
 )
 from tests.support.retrieval_world import (
@@ -26,23 +25,6 @@ from tests.support.retrieval_world import (
     search,
     transforming,
 )
-
-# --- before anything was searched -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "queries"),
-    [
-        ("small_talk", "hi|Hello!|  hey  |Thank you very much.|good   morning|¡Hola!|Vielen Dank.|d’accord"),
-        ("only_identifiers", "ERR-4711|  ERR-4711, SKU 12?|A-1 A-12|https://example.org/x?id=1|42 42"),
-        ("", "|?|hi what is RAG|thanks for the invoice number|OKR|what is ERR-4711|ERR-4711 東京|x1"),
-    ],
-)  # fmt: skip
-def test_only_small_talk_and_identifiers_alone_need_no_model(kind: str, queries: str) -> None:
-    known = ["ERR-4711", "SKU 12", "A-1", "A-12", "https://example.org/x?id=1", "42", "1"]
-    for query in queries.split("|"):
-        assert classify_trivial_query(query, [it for it in known if it in query]) == kind, query
-
 
 # --- signals --------------------------------------------------------------------------------------
 
@@ -93,18 +75,6 @@ def test_the_agreement_is_how_high_the_scores_put_what_the_words_put_first() -> 
     # A word that few passages hold decides which one the words put first.
     texts = ["cats and dogs", "a cat", "a jaguar cat", "cats"]
     assert measure_signals(FALLING, texts, "cat jaguar")["agreement"] == pytest.approx(1 / 3)
-
-
-def test_the_joint_lead_is_longer_where_one_passage_holds_the_words_than_where_many_do() -> None:
-    scores, texts = [1.0, *[0.5] * 18, 0.0], ["jaguar fish"] * 15
-    one, many = (
-        measure_signals(scores, ["cats", *held, *["cats"] * (19 - len(held))], "jaguar fish")
-        for held in (texts[:1], texts)
-    )
-    assert one["joint_lead"] > many["joint_lead"] + 0.5
-    # Beside a first passage that holds all words it is that of the scores.
-    first = measure_signals(scores, ["jaguar fish", "jaguar", *["cats"] * 18], "jaguar fish")
-    assert first["joint_lead"] == pytest.approx(0.5)
 
 
 @given(
@@ -164,15 +134,6 @@ def test_an_unsure_result_asks_and_a_clear_one_does_not_before_anything_is_known
 def test_a_result_that_tells_nothing_asks_the_model(scores: list[float | None]) -> None:
     decision = decide(Gate(), scores, [None] * len(scores))
     assert (decision.call, decision.reason) == (True, "too_few_scores")
-
-
-def test_the_words_of_a_result_tell_what_its_scores_do_not() -> None:
-    gate, scores = Gate(), [0.9 - 0.02 * place for place in range(10)]
-    held: dict[bool, list[int]] = {True: [], False: []}
-    for _, texts in passages(8, 600):
-        held[decide(gate, scores, texts).call].append(len(set(" ".join(texts[:3]).split())))
-    asked, left = (sum(held[call][50:]) / len(held[call][50:]) for call in (True, False))
-    assert asked < left - 1
 
 
 # --- calibration ----------------------------------------------------------------------------------

@@ -58,13 +58,6 @@ def test_an_ordinary_word_is_no_abbreviation(question: str) -> None:
     assert find(glossary, "Who signs a HOW?") == {"HOW": ("hot works order",)}
 
 
-def test_the_longest_term_that_begins_first_is_used_alone() -> None:
-    glossary = make(["RB", "release board"], ["DRB", "drawing release board"], ["drawing", "sheet"])
-    assert find(glossary, "When does the drawing release board sit?") == {
-        "drawing release board": ("DRB",)
-    }
-
-
 @pytest.mark.parametrize(
     ("question", "text", "written"),
     [
@@ -221,16 +214,6 @@ def test_the_model_is_told_the_forms_of_the_terms_in_the_question_and_of_no_othe
         prompt = model.prompts[-1]
         assert json.loads(prompt.user).get("glossary") == told
         assert ('"glossary"' in prompt.system) == bool(told)
-
-
-def test_another_glossary_is_another_key_of_the_cache_for_questions_with_its_terms_alone() -> None:
-    model = ScriptedModel(lambda prompt: {"rewrite": f"{prompt.query} please explain"})
-    middleware = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
-    for terms in ({}, TERMS, TERMS, {"CR": "credit rating"}):
-        for question in ("Who approves a CR?", "Where is lunch?"):
-            middleware.transform(question, config={"glossary": {"terms": terms}})
-    asked = [prompt.query for prompt in model.prompts]
-    assert asked == ["Who approves a CR?", "Where is lunch?", *["Who approves a CR?"] * 2]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
 from tests.support.retrieval_world import (
     QUERY,
     REPLIES,
@@ -55,28 +54,6 @@ def test_without_the_original_it_is_still_the_answer_where_nothing_else_is(way: 
     retrieval = searched.retrieve(QUERY, top_k=3)
     assert retrieval.response == search(QUERY, 3)
     assert retrieval.status == "full"
-
-
-@every_way
-def test_a_result_tells_who_found_it(way: Way) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        return search(query, 8)[: 2 if query == QUERY else 3]
-
-    for match in way.wrap(respond, config=plain()).retrieve(QUERY, top_k=8).matches:
-        found = [
-            text
-            for text in (QUERY, *SUBS)
-            if any(row["id"] == match.id for row in respond(text, 8))
-        ]
-        expected: tuple[str, ...] = ("original",) if QUERY in found else ()
-        expected += ("sub_query",) if set(found) & set(SUBS) else ()
-        assert match.found_by == expected
-
-
-def test_without_a_top_k_as_many_come_back_as_the_longest_list_has() -> None:
-    qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
-    search_all = qm.wrap(lambda query: search(query, 2 if query == QUERY else 5))
-    assert len(search_all.retrieve(QUERY).matches) == 5
 
 
 # --- words as evidence ----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from qtmiddleware.preprocessing.dates import read_times
 from qtmiddleware.retrieval.metadata_evidence import (
-    MOST_FIELDS,
     WEIGHT,
     MetadataEvidence,
     collect_metadata_evidence,
@@ -100,30 +99,6 @@ def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
     assert found.notes == ["date: newest"]
 
 
-@pytest.mark.parametrize(
-    ("field", "older", "newer"),
-    [("version", "3.9", "3.10"), ("release", "4.1", "4.2"), ("package", "1.2.9", "1.2.10")],
-)
-def test_without_dates_the_highest_version_is_the_newest(
-    field: str, older: str, newer: str
-) -> None:
-    assert shares("the latest limit", field, older, newer, older) == [0.0, 1.0, 0.0]
-
-
-def test_a_measure_is_no_version_that_could_be_the_newest() -> None:
-    assert shares("the latest limit", "weight", "3.9", "3.10", "3.9") == [0.0, 0.0, 0.0]
-
-
-def test_what_all_passages_match_counts_for_none_and_is_not_noted() -> None:
-    found = weigh(
-        "limit in 2024 in Norway",
-        {"date": "2024-01-01", "country": "Norway"},
-        {"date": "2024-05-01", "country": "Chile"},
-    )
-    assert found is not None
-    assert found.notes == ["country: the value that the question names"]
-
-
 class Raising(Mapping[str, Any]):
     """A mapping that raises at whatever is read of it."""
 
@@ -156,12 +131,6 @@ def test_no_metadata_raises_or_takes_anything_from_a_passage(
         assert len(found.shares) == len(metadata)
         assert min(found.shares) >= 0.0
         assert all(0.0 <= it <= 1.0 for it in found.matched)
-
-
-def test_of_huge_metadata_the_beginning_is_read() -> None:
-    wide = {f"field{at}": "Germany" for at in range(100_000)}
-    columns = find_distinguishing_fields([wide, dict.fromkeys(wide, "France"), wide])
-    assert len(columns) == MOST_FIELDS
 
 
 # --- through a wrapped function -------------------------------------------------------------------

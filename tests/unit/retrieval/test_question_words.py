@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.retrieval.keyword_evidence import judge_lead
 from qtmiddleware.retrieval.question_words import (
-    find_stem,
     find_words,
     load_word_rules,
     measure_coverage,
@@ -21,14 +20,6 @@ from qtmiddleware.retrieval.question_words import (
 from tests.support.retrieval_world import Way
 
 ENGLISH = load_word_rules("en")
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("ill", "illness"), ("renew", "renewal"), ("run", "running"), ("fee", "fees")],
-)
-def test_forms_of_a_word_have_one_stem(one: str, other: str) -> None:
-    assert find_stem(one, ENGLISH.endings) == find_stem(other, ENGLISH.endings)
 
 
 @given(

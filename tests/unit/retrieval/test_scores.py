@@ -125,9 +125,3 @@ def test_falling_scores_fall_and_keep_what_falls(scores: list[float]) -> None:
     assert all(one > other for one, other in pairwise(made))
     if all(one - other > 10 for one, other in pairwise(scores)):
         assert made == scores
-
-
-def test_a_passage_that_comes_twice_comes_as_the_two_objects_it_was() -> None:
-    rows = [{"id": "a", "score": 0.9, "text": "Cats", "page": page} for page in (1, 2)]
-    got = qtm.middleware(lambda query: rows)("Which cats?")
-    assert [it["page"] for it in got] == [1, 2]

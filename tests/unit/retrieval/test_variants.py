@@ -124,12 +124,6 @@ def test_a_follow_up_short_of_searches_is_one_text_that_begins_with_its_standalo
     assert choose(made, 6) == shown(made)
 
 
-@given(st.integers(0, 12), st.lists(st.text(min_size=1), max_size=6), st.text(), st.text())
-def test_no_budget_is_exceeded(count: int, parts: list[str], rewrite: str, hyde: str) -> None:
-    made = Transformation(rewrite=rewrite, hyde=hyde, sub_queries=tuple(parts))
-    assert len(choose(made, count)) <= count
-
-
 # --- what is not about the question ---------------------------------------------------------------
 
 
