@@ -17,8 +17,6 @@ import pytest
 
 import qtmiddleware
 from qtmiddleware.catalogue import (
-    FUSION_METHODS,
-    LANGUAGES,
     TEXT_FIELDS,
     TRANSFORMS,
     list_prompt_names,
@@ -38,9 +36,7 @@ from qtmiddleware.types import Message
 
 PACKAGE = Path(qtmiddleware.__file__).parent
 
-PROMPT_FILE = '''
-"""What the answer would be called in another field."""
-
+PROMPT_FILE = """
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
@@ -50,9 +46,9 @@ TRANSFORM = Transform(
     instruction="Say it in the jargon of the field.",
     fields=(ReplyField("trade_name", "line", "the query in the words of the trade"),),
 )
-'''
-
-NEW_TEXT = """\
+"""
+EDITS = {
+    "    keywords: tuple[str, ...] = _make_text_field(": """\
     trade_name: str | None = _make_text_field(
         None,
         shape="line",
@@ -64,114 +60,31 @@ NEW_TEXT = """\
         guard="each",
         aliases="tradename",
     )
-"""
-NEW_TRANSFORM = """\
-    TransformRow("jargon", "Jargon (says it as the trade does)", ("trade_name",)),
-"""
-
-ASKED = """
+""",
+    '    TransformRow("none"': '    TransformRow("jargon", "Jargon", ("trade_name",)),\n',
+}
+"""What is put into the catalogue, by the line that it stands before."""
+JARGON = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.config.checking import build_adapter
 from qtmiddleware.kit.cli.app import app
 from qtmiddleware.kit.evaluation import SYSTEMS
-from qtmiddleware.retrieval.fusion import fuse_rankings
-from qtmiddleware.retrieval.question import Question
-from qtmiddleware.runtime.cache import decode_transformation, encode_transformation
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Ranking, Transformation, Variant
 from typer.testing import CliRunner
 
-def passages(query, top_k=3):
-    return [{"id": f"{query[:9]}-{n}", "score": 1.0 / (n + 1), "text": query} for n in range(top_k)]
-
-def ranking(text, *ids):
-    scores = [1.0 / n for n in range(1, len(ids) + 1)]
-    return Ranking(Variant("original", text), [("", it) for it in ids], scores, ids)
-
 config = {"transformationType": "jargon", "fusion": {"weights": {"tradeName": 0.7}}}
-middleware = qtm.QueryMiddleware(config, client=ScriptedModel('{"Trade name": "renal failure"}'))
-found = middleware.wrap(passages).retrieve("kidneys that stop")
-made = Transformation(trade_name="renal failure")
-schema = build_adapter().json_schema()
-questions = [Question("q", (), qtm.Config.load({"transformationType": it}).settings)
-             for it in ("jargon", "rewrite")]
+model = ScriptedModel('{"Trade name": "renal failure"}')
+search = qtm.QueryMiddleware(config, client=model).wrap(lambda query: [{"id": "a", "text": query}])
+found = [search.retrieve("kidneys that stop") for _ in range(2)][1]
 print(json.dumps({
     "variants": [[it.kind, it.text, it.weight] for it in found.variants],
-    "fused": [key for _, key in
-              fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only").keys],
-    "choices": schema["properties"]["transformationType"]["anyOf"][0]["enum"],
-    "methods": schema["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
+    "cached": found.trace.cache_hits,
+    "choices": build_adapter().json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
     "compared": SYSTEMS["jargon"],
-    "cached": decode_transformation(encode_transformation(made, "k"), "k") == made,
-    "keys": len({question.build_cache_key("m") for question in questions}),
 }))
 """
-
-
-def run_with(
-    tmp_path: Path, script: str, edits: dict[str, list[tuple[str, str]]], files: dict[str, str]
-) -> Any:
-    """What *script* prints as JSON with a copy of the package in which *edits* put a text before another."""
-    copy = tmp_path / "qtmiddleware"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    # A checkout reads its presets from beside the package.
-    shutil.copytree(PACKAGE.parent / "config", tmp_path / "config")
-    for name, inserted in edits.items():
-        text = (copy / name).read_text(encoding="utf-8")
-        for before, new in inserted:
-            assert text.count(before) == 1
-            text = text.replace(before, new + before)
-        (copy / name).write_text(text, encoding="utf-8")
-    for name, content in files.items():
-        (copy / name).write_text(content, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-FIRST_ONLY = '''\
-def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> FusedList:
-    """The first list."""
-    return _convert_single_ranking(rankings[0], "first_only", sign)
-
-
-'''
-
-
-def test_a_transform_and_a_fusion_method_are_rows_beside_a_prompt_file_and_a_function(
-    tmp_path: Path,
-) -> None:
-    edits = {
-        "catalogue.py": [
-            ("    keywords: tuple[str, ...] = _make_text_field(", NEW_TEXT),
-            ('    TransformRow("none"', NEW_TRANSFORM),
-            ('    FusionMethod(name="concat"', '    FusionMethod(name="first_only"),\n'),
-        ],
-        "retrieval/fusion.py": [("def merge_max(", FIRST_ONLY)],
-    }
-    found = run_with(tmp_path, ASKED, edits, {"transforms/prompts/jargon.py": PROMPT_FILE})
-    assert found["variants"] == [
-        ["original", "kidneys that stop", 1.0],
-        ["trade_name", "renal failure", 0.7],
-    ]
-    assert found["fused"] == ["x", "y"]
-    assert "jargon" in found["choices"]
-    assert "jargon" in found["help"]
-    assert found["methods"] == [*list(FUSION_METHODS)[:-1], "first_only", "concat"]
-    assert found["compared"] == {"transformationType": "jargon", "escalation": {"mode": "always"}}
-    assert found["cached"]
-    assert found["keys"] == 2
-
-
 LANGUAGE = {
     "stop_words": {"interrogatives": ["zwat"], "auxiliaries": ["zist"], "articles": ["zder"]},
     "negations": ["znie"],
@@ -187,57 +100,62 @@ LANGUAGE = {
 SPOKEN = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.config.checking import build_adapter
-from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
-from qtmiddleware.protocols import Reply
-from qtmiddleware.preprocessing.lexicon import load_lexicon
-from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
-from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
-from qtmiddleware.types import Transformation
+from qtmiddleware.testing import ScriptedModel
 
-question = "Zsag zmir zwat zist zder Umsatz von Acme, zbitte?"
-settings = qtm.Config.load({"transformationType": "rewrite", "preprocess": {"language": "zz"}}).settings
-(prompt,) = build_prompts(settings, question)
+def ask(reply, question):
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel(reply))
+    found = qm.wrap(lambda query: [{"id": "a", "text": query}]).retrieve(question)
+    return [found.variants[-1].text, *(it.reason for it in found.degradations)]
 
-def reason(text):
-    try:
-        return parse_transformation(prompt, Reply(text)).rewrite
-    except qtm.ModelError as error:
-        return error.reason
-
-denied = "zwat zist znie zder Umsatz?"
-kept = guard_transformation(Transformation(rewrite="zwat zist zder Umsatz?"), query=denied, required_spans=[("negation", "znie")])
-said = guard_transformation(Transformation(rewrite="zder Umsatz zist znie"), query=denied, required_spans=[("negation", "znie")])
-text = "Zum Umsatz, Zbsp. Acme und Nike, zist viel bekannt. " * 3
 print(json.dumps({
-    "choices": build_adapter().json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
-    "set": settings.preprocess.language,
-    "detected": [detect_language("zist zder Umsatz hoch"), extract_keywords(question).language],
-    "stripped": extract_keywords(question).keywords,
-    "negation": [[span.kind, span.text] for span in find_protected_spans(denied)],
-    "replies": [reason(text) for text in ("Zich zkann znicht zhelfen.", "Zhier zkommt es:",
-                "Zich zwerde zsuchen nach mehr.", "Zich zwerde zsuchen: Umsatz von Acme 2024?")],
-    "guarded": [kept.rewrite, said.rewrite],
-    "ends": [any(it.text.rstrip().endswith("sp.") for it in chunks([said], size=40, overlap=0))
-             for said in (text, text.replace("Zbsp", "Zzsp"))],
-    "nothing": load_lexicon(detect_language(question) or "en").no_answer,
+    "set": qtm.Config.load({"preprocess": {"language": "zz"}}).settings.preprocess.language,
+    "stripped": qtm.preprocess("Zsag zmir zwat zist zder Umsatz von Acme, zbitte?"),
+    "refused": ask("Zich zkann znicht zhelfen.", "zwat zist zder Umsatz?"),
+    "denied": ask("zwat zist zder Umsatz?", "zwat zist znie zder Umsatz?"),
 }))
 """
 
 
+def run_with(tmp_path: Path, script: str, name: str, content: str, edits: dict[str, str]) -> Any:
+    """What *script* prints as JSON with a copy of the package that has a further file and edits in its catalogue."""
+    copy = tmp_path / "qtmiddleware"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    # A checkout reads its presets from beside the package.
+    shutil.copytree(PACKAGE.parent / "config", tmp_path / "config")
+    text = (copy / "catalogue.py").read_text(encoding="utf-8")
+    for before, new in edits.items():
+        assert text.count(before) == 1
+        text = text.replace(before, new + before)
+    (copy / "catalogue.py").write_text(text, encoding="utf-8")
+    (copy / name).write_text(content, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_transform_is_a_row_beside_a_prompt_file(tmp_path: Path) -> None:
+    found = run_with(tmp_path, JARGON, "transforms/prompts/jargon.py", PROMPT_FILE, EDITS)
+    variants = [["original", "kidneys that stop", 1.0], ["trade_name", "renal failure", 0.7]]
+    assert (found["variants"], found["cached"]) == (variants, 1)
+    assert "jargon" in found["choices"]
+    assert "jargon" in found["help"]
+    assert found["compared"] == {"transformationType": "jargon", "escalation": {"mode": "always"}}
+
+
 def test_a_language_is_one_file(tmp_path: Path) -> None:
-    found = run_with(tmp_path, SPOKEN, {}, {"preprocessing/lexicons/zz.json": json.dumps(LANGUAGE)})
-    assert found == {
-        "choices": ["auto", *LANGUAGES, "zz"],
-        "set": "zz",
-        "detected": ["zz", "zz"],
-        "stripped": "umsatz von acme",
-        "negation": [["negation", "znie"], ["name", "Umsatz"]],
-        "replies": ["refused", "empty", "empty", "Umsatz von Acme 2024?"],
-        "guarded": [None, "zder Umsatz zist znie"],
-        "ends": [False, True],
-        "nothing": "Zda zist znichts.",
-    }
+    written = json.dumps(LANGUAGE)
+    found = run_with(tmp_path, SPOKEN, "preprocessing/lexicons/zz.json", written, {})
+    assert (found["set"], found["stripped"]) == ("zz", "umsatz von acme")
+    assert found["refused"] == ["zwat zist zder Umsatz?", "refused"]
+    # The negation is put back or the rewrite is dropped.
+    assert "znie" in found["denied"][0]
 
 
 def test_a_prompt_asks_for_the_texts_of_its_row_and_every_prompt_is_there() -> None:

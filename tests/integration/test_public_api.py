@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import qtmiddleware as qtm
-
-SOURCE = Path(qtm.__file__)
-
-
-def type_checking_imports() -> dict[str, set[str]]:
-    """The names that type checkers see, by the module they come from."""
-    block = next(
-        node
-        for node in ast.parse(SOURCE.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.If)
-        and isinstance(node.test, ast.Name)
-        and node.test.id == "TYPE_CHECKING"
-    )
-    found: dict[str, set[str]] = {}
-    for node in block.body:
-        assert isinstance(node, ast.ImportFrom)
-        assert node.module is not None
-        home = node.module.removeprefix("qtmiddleware.")
-        found.setdefault(home, set()).update(alias.asname or alias.name for alias in node.names)
-    return found
 
 
 def python(code: str) -> Any:
@@ -38,14 +16,6 @@ def python(code: str) -> Any:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200
     )
     return json.loads(done.stdout)
-
-
-def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
-    homes = {home: set(names) for home, names in qtm._HOMES.items()}
-    seen = type_checking_imports()
-    rooms = seen.pop("kit")
-    assert rooms == set(qtm._ROOMS)
-    assert homes == seen
 
 
 def test_public_callables_stay_callable_after_everything_was_imported() -> None:

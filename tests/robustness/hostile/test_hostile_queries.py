@@ -37,7 +37,7 @@ def check(text: str) -> None:
 
 
 def test_every_text_of_the_corpus_keeps_the_laws() -> None:
-    for hostile in (*SHORT, *LONG[::12]):
+    for hostile in (*SHORT, *LONG[::6]):
         check(hostile.text)
 
 

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
-from tests.robustness.hostile.text_readers import FUNCTIONS, PUMPS
+from qtmiddleware.errors import QtMiddlewareError
+from tests.robustness.hostile.text_readers import FUNCTIONS
+from tests.support.hostile_corpus import MADE
 
 pytestmark = pytest.mark.thorough
 
 LENGTH = 1 << 20
-
-
-def make_long(start: str, pump: str, end: str) -> str:
-    return start + pump * max(1, (LENGTH - len(start) - len(end)) // len(pump)) + end
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_megabyte_is_read_to_its_end(name: str) -> None:
-    # What took the square of its length would not be done before the test is stopped.
-    place = list(FUNCTIONS).index(name)
-    for attack in PUMPS[place * 3 :: 331]:
-        FUNCTIONS[name](make_long(*attack))
-
-
+PUMPS = (
+    *MADE.values(),
+    *(
+        (start, pump, end)
+        for start in ("", "a")
+        for end in ("", "x:")
+        for pump in (
+            "A0",
+            "\n",
+            "a.",
+            "l'",
+            "<a b='",
+            "<!--",
+            "</",
+            "<?",
+            "<![CDATA[",
+            "<td>x",
+            "&#",
+        )
+    ),
+)
 KNOWN = {
     "a label and spaces": ("a", " ", "b:", "parse, rewrite"),
-    "a string and line ends": ('{"rewrite": "a"', "\n", "b", "read_json of a reply"),
+    "a string and line ends": ('{"rewrite": "a"', "\n", "b", "parse, rewrite"),
     "a text and line ends": ('{"rewrite": "a', "\\n", 'b"}', "parse, rewrite"),
-    "thoughts": ("", "<think></think>", "", "strip_thoughts"),
+    "thoughts": ("", "<think></think>", "", "parse, combined"),
     "thoughts before an answer": ("", "<think></think>", "", "an answer with citations"),
-    "a word without end": ("A", "a", "", "find_repeats"),
-    "white space before a citation that is none": ("a", " ", "\n[9]", "an answer with citations"),
+    "a word without end": ("A", "a", "", "repeats"),
+    "white space before a citation": ("a", " ", "\n[9]", "an answer with citations"),
     "tags that nothing closes": ("", "<a ", "", "a page"),
     "tags with values that nothing closes": ("", "<a b='", "", "a page"),
     "comments that nothing closes": ("", "<!--", ">", "a page"),
@@ -42,7 +53,19 @@ KNOWN = {
 }
 
 
+def read_a_megabyte(name: str, start: str, pump: str, end: str) -> None:
+    # What took the square of its length would not be done before the test is stopped.
+    with suppress(QtMiddlewareError):
+        FUNCTIONS[name](start + pump * (LENGTH // len(pump)) + end)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_megabyte_is_read_to_its_end(name: str) -> None:
+    for attack in PUMPS[list(FUNCTIONS).index(name) :: len(FUNCTIONS)]:
+        read_a_megabyte(name, *attack)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_once_took_the_square_of_its_length_is_read_to_its_end(name: str) -> None:
     *attack, function = KNOWN[name]
-    FUNCTIONS[function](make_long(*attack))  # type: ignore[arg-type]
+    read_a_megabyte(function, *attack)

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -19,10 +17,13 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
+from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
+from tests.support.bench_world import bridges_data, write_data
+from tests.support.command_line import run_here
 from tests.support.emitted import PASSAGE, QUERY, listening
 
 X: Final = [1.0, 0.0, 0.5]
@@ -37,12 +38,6 @@ def garbage_in_front(path: Path) -> None:
 
 def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 7])
-
-
-def first_page_flipped(path: Path) -> None:
-    content = path.read_bytes()
-    flipped = bytes(byte ^ 0xFF for byte in content[100:PAGE])
-    path.write_bytes(content[:100] + flipped + content[PAGE:])
 
 
 def of_another_version(path: Path) -> None:
@@ -71,7 +66,6 @@ def a_folder(path: Path) -> None:
 DAMAGES: Final = (
     garbage_in_front,
     cut_off,
-    first_page_flipped,
     of_another_version,
     of_another_program,
     a_text,
@@ -203,6 +197,16 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
     return bytes(made)
 
 
+def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "file.sqlite"
+    Ledger(str(path)).close()
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON chunks BEGIN DELETE FROM chunks; END")
+        theirs.commit()
+    with pytest.raises(StoreError, match=r"not of this version .* was not changed"):
+        Ledger(str(path))
+
+
 # --- the bench's cache ----------------------------------------------------------------------------
 
 
@@ -310,27 +314,6 @@ def test_a_config_that_has_no_end_is_refused() -> None:
 
 # --- the command line -----------------------------------------------------------------------------
 
-RUNS: Final = (
-    ("query", QUERY, "-c", "c.json"),
-    ("ingest", "docs", "-c", "c.json"),
-    ("ingest", "docs", "-c", "ledger.json"),
-    ("config", "show", "broken.json"),
-    ("bench", "--data", "set", "--recordings", "recording.jsonl"),
-)
-SCRIPT: Final = """
-import json, sys
-from qtmiddleware.kit.cli import main
-
-for arguments in json.loads(sys.argv[1]):
-    sys.argv = ["qtm", *arguments]
-    try:
-        main()
-        code = 0
-    except SystemExit as left:
-        code = left.code
-    print("ended", code, file=sys.__stderr__, flush=True)
-"""
-
 
 @pytest.mark.thorough
 def test_no_damaged_file_brings_a_traceback_to_the_command_line(
@@ -343,21 +326,15 @@ def test_no_damaged_file_brings_a_traceback_to_the_command_line(
     (tmp_path / "c.json").write_text(json.dumps(config))
     (tmp_path / "ledger.json").write_text(json.dumps({"indexPath": str(at / "other.sqlite")}))
     (tmp_path / "broken.json").write_text('{"topK": ')
-    (tmp_path / "set" / "qrels").mkdir(parents=True)
-    (tmp_path / "set" / "corpus.jsonl").write_text('{"_id": "a", "text": "apple"}\n')
-    (tmp_path / "set" / "queries.jsonl").write_text('{"_id": "q", "text": "apple?"}\n')
-    (tmp_path / "set" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    write_data(tmp_path / "set", bridges_data())
     (tmp_path / "recording.jsonl").write_text('{"_id": "q", "rew')
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(RUNS)],
-        capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False,
-    )  # fmt: skip
-    *told, left = ended.stderr.split("ended ")
-    assert "Traceback" not in ended.stderr
-    assert [int(it.split()[0]) for it in (*told[1:], left)] == [1, 1, 1, 2, 2]
-    for said, name in zip(
-        told,
-        ("index.sqlite", "index.sqlite", "other.sqlite.ingest", "broken.json", "recording.jsonl"),
-        strict=True,
+    for command, code, named in (
+        ("query Jaco? -c c.json", 1, "index.sqlite"),
+        ("ingest docs -c c.json", 1, "index.sqlite"),
+        ("ingest docs -c ledger.json", 1, "other.sqlite.ingest"),
+        ("config show broken.json", 2, "broken.json"),
+        ("bench --data set --recordings recording.jsonl", 2, "recording.jsonl"),
     ):
-        assert name in said
+        ended = run_here(command.split(), b"", tmp_path, {})
+        assert (ended.code, named in ended.err) == (code, True), ended.err
+        assert "Traceback" not in ended.err
