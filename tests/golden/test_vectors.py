@@ -23,7 +23,11 @@ def model() -> BuiltInModel:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[] if case.name == "demo" else [needs_shared_data], id=case.name)
+        pytest.param(
+            case,
+            marks=[] if case.name == "demo" else [needs_shared_data, pytest.mark.thorough],
+            id=case.name,
+        )
         for case in CASES
     ],
 )

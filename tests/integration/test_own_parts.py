@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,29 +12,8 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from tests.support.command_line import run_here
 from tests.support.model_server import ModelServer
-
-ROOT = Path(__file__).parents[2]
-
-
-def run_qtm(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a fresh process in *folder*, which it can import from."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_"))
-    }
-    path = os.pathsep.join(map(str, (folder, ROOT)))
-    return subprocess.run(
-        [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**kept, "PYTHONPATH": path, **environ},
-        timeout=200,
-        check=False,
-    )
-
 
 WORLD = """
 PASSAGES = {
@@ -89,9 +65,9 @@ def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
     (tmp_path / "app.py").write_text(WORLD, encoding="utf-8")
     (tmp_path / "asked.csv").write_text("question,id\nwhy do kidneys stop,b\n")
     environ = {"OPENAI_API_KEY": "sk-unused", "QTM_LLM_BASE_URL": model.url}
-    done = run_qtm(tmp_path, *command, "-c", "mine.json", "--json", **environ)
-    assert done.returncode == 0, done.stderr
-    assert said in json.dumps(json.loads(done.stdout))
+    ended = run_here((*command, "-c", "mine.json", "--json"), b"", tmp_path, environ)
+    assert ended.code == 0, ended.err
+    assert said in json.dumps(json.loads(ended.out))
     assert model.bodies
     assert any("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
 
@@ -99,9 +75,9 @@ def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
 def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
     name = "query-transform.config.json"
     (tmp_path / name).write_text(json.dumps(CONFIG), encoding="utf-8")
-    done = run_qtm(tmp_path, "transform", "-t", "none", "why do kidneys stop")
-    assert done.returncode == 2
-    assert f"{name} was found in this folder and must not set transforms" in done.stderr
+    ended = run_here(("transform", "-t", "none", "why do kidneys stop"), b"", tmp_path, {})
+    assert ended.code == 2
+    assert f"{name} was found in this folder and must not set transforms" in ended.err
 
 
 # --- fuse= ----------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 import qtmiddleware as qtm
 
 
@@ -18,6 +20,7 @@ def python(code: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_public_callables_stay_callable_after_everything_was_imported() -> None:
     kinds = python(
         "import contextlib, importlib, json, pkgutil, qtmiddleware as qtm\n"
