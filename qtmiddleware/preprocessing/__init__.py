@@ -226,7 +226,6 @@ def _is_latin(text: str) -> bool:
 
 
 def _read_language_code(language: str) -> str:
-    """Return *language* without its region, or ``""`` for ``auto``."""
     code = str(language).replace("_", "-").partition("-")[0].casefold()
     if code in LANGUAGES:
         return code

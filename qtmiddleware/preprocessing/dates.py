@@ -310,7 +310,6 @@ def _load_date_words(language: str) -> _DateWords:
 
 @cache
 def _compile_grammar(language: str) -> re.Pattern[str]:
-    """Return a pattern for a date, a version or a request for the newest document."""
     alternatives = {"DAY": r"[0-3]?\d(?:st|nd|rd|th|er|o)?", "OF": "of|del?|di"}
     for name, phrases in _load_date_words(language).meanings.items():
         longest_first = sorted(phrases, key=len, reverse=True)
@@ -391,7 +390,6 @@ def _build_undated_month(
 def _build_relative_period(
     today: date, unit: str, first_step: int, last_step: int, words: _DateWords
 ) -> Period | None:
-    """Return the period from *first_step* to *last_step*, counted in units from *today*."""
     if max(abs(first_step), abs(last_step)) > _FARTHEST:
         return None
     try:

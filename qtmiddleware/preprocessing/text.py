@@ -290,7 +290,6 @@ def find_dominant_script(text: str) -> str:
 
 @cache
 def _compile_script_pattern() -> Any:
-    """Return a pattern for a run of letters in one script, with a named group per script."""
     import regex
 
     named = "|".join(

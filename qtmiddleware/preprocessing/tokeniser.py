@@ -277,7 +277,6 @@ def _compile_number_pattern() -> re.Pattern[str]:
 
 @cache
 def _compile_piece_pattern(is_ascii_only: bool) -> Any:
-    """Return a pattern for the words and symbols in a text without spaces."""
     if is_ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex

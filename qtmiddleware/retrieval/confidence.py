@@ -104,7 +104,6 @@ class Standings:
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
     def _is_best_score_low(self, best_score: float | None) -> bool:
-        """Return whether *best_score* is low among all remembered ones, and among the earliest."""
         scores = self._percentiles["best_score"]
         if best_score is None or best_score >= _find_fence(scores.ordered):
             return False

@@ -90,7 +90,6 @@ async def transform(call: Call, services: Services) -> Transformation:
 
 
 def _record_failed_hook(call: Call, retrieval: Retrieval, outcome: Outcome[None]) -> Retrieval:
-    """Return *retrieval* with a degradation for a hook that failed."""
     degradation = Degradation("hook", outcome.reason, outcome.detail)
     retrieval = add_degradation(retrieval, degradation)
     call.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
@@ -159,7 +158,6 @@ class _Flow:
         return replace(self.plan.texts, notes=self.plan.texts.notes + notes)
 
     async def _improve_retrieval(self) -> Retrieval:
-        """Search, ask the model, rank the passages, and return the result."""
         plan, call = self.plan, self.call
         stage = plan.prepare()
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.
@@ -191,7 +189,6 @@ class _Flow:
         return await self._rank(original_result, found)
 
     async def _rank(self, original_result: SearchResult, found: Found) -> Retrieval:
-        """Merge and rank all passages, and return the result."""
         plan, call = self.plan, self.call
         fusion = fuse_lists(plan, original_result, found.results)
         ranked = weigh_words(plan, fusion, found) if call.uses_keyword_evidence else fusion.fused
@@ -249,7 +246,6 @@ class _Flow:
     def _record_original_search(
         self, start_time: float, search_seconds: float, search_width: int | None
     ) -> None:
-        """Record the start and duration of the search for the question in the trace."""
         search = self._original_search
         self.trace.original_ms = search_seconds * 1e3
         if search.embed_seconds:
@@ -304,7 +300,6 @@ class _Flow:
         return own
 
     def _read_response(self, response: Any, search: Search) -> SearchResult:
-        """Return the passages in *response* to *search*, a search for the question."""
         return read_response(
             self.plan.original,
             response,
@@ -332,7 +327,6 @@ class _Flow:
         return self.trace.decision.call
 
     async def _search_for_texts(self, stage: TransformStage | None, *, should_search: bool) -> None:
-        """Ask the model, and search for its texts if *should_search* is true."""
         if stage is not None:
             self.plan.texts = await stage.get_transformation(self.services)
         if should_search:
@@ -355,7 +349,6 @@ class _Flow:
             raise
 
     async def _perform_search(self, search: Search) -> Any:
-        """Perform *search*, count its calls of the function, and return the response."""
         try:
             return await self._call_function(search)
         finally:
@@ -364,7 +357,6 @@ class _Flow:
     # --- the result -------------------------------------------------------------------------------
 
     def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
-        """Finish the trace, log the degradations, and return a result with *response*."""
         self.trace.finish()
         self.call.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
@@ -378,7 +370,6 @@ class _Flow:
         )
 
     async def _call_function_unchanged(self) -> Retrieval:
-        """Call the wrapped function exactly as the caller did, and return its result."""
         problem, query = self.call.problem, self.call.original
         # A search without a text repeats the caller's call. With one, a function that takes
         # vectors gets the text's vector. If the call has no query, the text is only a placeholder.
@@ -390,7 +381,6 @@ class _Flow:
         return self._build_unchanged_retrieval(response, is_text=is_text)
 
     def _build_unchanged_retrieval(self, response: Any, *, is_text: bool = True) -> Retrieval:
-        """Return a result with the passages of *response* in unchanged order."""
         original = replace(self.plan.original, text=self.call.original)
         matches = read_matches(original, response, self.call)
         variants = (original,) if is_text else ()

@@ -221,7 +221,6 @@ def has_usable_scores(rankings: Iterable[Ranking]) -> bool:
 
 
 def _are_scores_usable(scores: Sequence[float | None]) -> bool:
-    """Return whether *scores* are complete and in ascending or descending order."""
     if None in scores:
         return False
     falls = not scores or scores[0] >= scores[-1]  # type: ignore[operator]
@@ -458,7 +457,6 @@ def _score_passages_by_gains(
 
 
 def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
-    """Return the passages of all lists, one list after the other."""
     return [
         FusedPassage(key, passage, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)
@@ -467,7 +465,6 @@ def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]
 
 
 def _list_reciprocal_ranks(ranking: Ranking, weight: float, rrf_k: int) -> list[float]:
-    """Return *weight* / (*rrf_k* + rank) for each passage of *ranking*, with ranks from 1."""
     return [weight / (rrf_k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
@@ -478,7 +475,6 @@ def _scale_scores(scores: Sequence[float]) -> list[float]:
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the mean of *spreads*, weighted by the weights of the rankings' variants."""
     weighted = [
         (ranking.variant.weight, spread)
         for ranking, spread in zip(rankings, spreads, strict=True)
@@ -493,14 +489,12 @@ def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> f
 
 
 def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
-    """Return the passages sorted by score, highest first. Equal scores keep their order."""
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
 def _merge_by_rank(
     method: str, rankings: Sequence[Ranking], weights: Sequence[float], rrf_k: int
 ) -> FusedList:
-    """Merge *rankings* by the sum of weight / (*rrf_k* + rank)."""
     gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(rrf_k)))
     merged = _score_passages_by_gains(rankings, gains)
     best_ranks: dict[Key, int] = {}

@@ -213,7 +213,6 @@ def load_glossary(options: GlossarySettings) -> Glossary | None:
 
 
 def _read_solr_synonyms(path: str) -> Iterator[Row]:
-    """Yield the entries of the file at *path*, which is in Solr's synonym format."""
     source = f"glossary file {path if path.isprintable() else ascii(path)}"
     example = "write a line for each term, such as: CR, change request"
     try:
@@ -248,7 +247,6 @@ def _read_solr_synonyms(path: str) -> Iterator[Row]:
 
 
 def _split_forms(form_list: str, location: str) -> list[str]:
-    """Return the forms in *form_list*, a string of forms separated by commas."""
     return [_read_form(form, location) for form in _COMMA.split(form_list)]
 
 
@@ -272,7 +270,6 @@ def _quote_text(text: str) -> str:
 
 
 def _build_config_error(location: str, problem: str, advice: str = "") -> ConfigError:
-    """Return a `ConfigError` that says where the *problem* is and how to fix it."""
     return ConfigError(
         f"{location} {problem}" + (f"; {advice}" if advice else ""),
         path="glossary.path",

@@ -258,7 +258,6 @@ def _score_question_words(
 def _add_metadata_evidence(
     word_evidence: _WordEvidence | None, metadata_evidence: MetadataEvidence
 ) -> _WordEvidence:
-    """Add *metadata_evidence* to *word_evidence*, and return the sum."""
     if word_evidence is None:
         return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "", metadata_evidence.matched)
     word_evidence.shares = [
@@ -271,7 +270,6 @@ def _add_metadata_evidence(
 
 
 def _prepend_title(title: str, text: str | None) -> str | None:
-    """Return *text* with *title* as its first line."""
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 

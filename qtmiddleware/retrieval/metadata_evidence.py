@@ -244,7 +244,6 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
 
 
 def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Return (name, value) for each of a passage's metadata *fields* that may be evidence."""
     try:
         names = _drop_unusable_field_names(
             tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
@@ -301,7 +300,6 @@ def _parse_text_value(text: str) -> _Row:
 
 @lru_cache(maxsize=4_096)
 def _parse_number_value(field_name: str, value: float) -> _Row:
-    """Return *value*, a number, as a parsed value."""
     # In seconds, such a number would be a time thousands of years ahead, so it is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     text = f"{value:.12g}"
@@ -317,7 +315,6 @@ def _parse_number_value(field_name: str, value: float) -> _Row:
 
 @lru_cache(maxsize=4_096)
 def _build_day_value(day: date) -> _Value:
-    """Return *day* as a parsed value."""
     return _Value((day.isoformat(),), "periods", Period(day, day))
 
 

@@ -127,7 +127,6 @@ class Plan:
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
     def _find_date_anchors(self) -> Anchors | None:
-        """Return the dates that the model's prompts must contain, such as today's date."""
         from qtmiddleware.transforms.anchors import Anchors
 
         self._times = times = read_times(self.call.original, self.query.language, self.get_today)
@@ -163,7 +162,6 @@ class Plan:
         return self._clock_reading[0]
 
     def _prepare_glossary_terms(self, glossary: Glossary) -> None:
-        """Find the glossary terms in the question."""
         call = self.call
         try:
             self._glossary_terms = glossary.find_terms(call.original, self.query.language)
@@ -203,13 +201,11 @@ class Plan:
         return add_terms_to_texts
 
     def _add_glossary_notes(self, terms: Sequence[Term]) -> None:
-        """Add notes on glossary *terms* to the trace, except those that it already has."""
         for sentence in map(str, terms):
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
 
     def _record_failed_glossary(self, error: Exception) -> None:
-        """Record that the glossary failed with *error*. The record names only the error's type."""
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
     def collect_metadata_evidence(

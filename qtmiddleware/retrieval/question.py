@@ -98,7 +98,6 @@ class Question:
     def _read_reply(
         self, prompt: Prompt, outcome: Outcome[Reply], trace: Trace
     ) -> Transformation | None:
-        """Return the transformation in the reply to *prompt*."""
         stage = f"transform.{prompt.mode}"
         error = _find_model_error(outcome)
         if error is None:
@@ -188,7 +187,6 @@ def record_cost(trace: Trace, reply: Reply) -> None:
 
 
 def _find_model_error(outcome: Outcome[Reply]) -> ModelError | None:
-    """Return the failure in *outcome* as a `ModelError`; ``None`` if the model replied."""
     if outcome.late:
         return ModelError("timeout")
     if outcome.error is None or isinstance(outcome.error, ModelError):

@@ -334,7 +334,6 @@ def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _O
 
 
 def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
-    """Return the (begin, end) offsets of all forms of *term* in a folded text."""
     find = _make_finder(term, endings)
     offsets: list[_Offsets] = []
     found = find(text, 0)

@@ -79,7 +79,6 @@ def fuse_lists(
 
 
 def _record_failed_fusion(plan: Plan, error: FuseError) -> None:
-    """Record that the user's function to fuse rankings failed with *error*."""
     plan.degradations.append(Degradation("fusion", "failed", str(error)))
     # The text of the error may quote a passage.
     if logger.isEnabledFor(logging.DEBUG):

@@ -51,7 +51,6 @@ async def rerank_candidates(fused_list: FusedList, plan: Plan, services: Service
 def _read_rerank_scores(
     outcome: Outcome[Any], passage_count: int, plan: Plan
 ) -> list[float] | None:
-    """Return the reranker's scores in *outcome*, one per passage."""
     if outcome.has_succeeded:
         try:
             scores = check_rerank_scores(outcome.value, passage_count)

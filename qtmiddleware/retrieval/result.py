@@ -201,14 +201,12 @@ def _build_match(
 
 
 def _select_variant_kinds(variant_kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
-    """Return those *variant_kinds* whose searches found a passage."""
     return tuple(
         dict.fromkeys(kind for bit, kind in enumerate(variant_kinds) if source_bits >> bit & 1)
     ) or ("original",)
 
 
 def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
-    """Return the result whose response is the template for the final response."""
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):
         return next((result for result in results if result.ranking.keys), first)
@@ -216,7 +214,6 @@ def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
 
 
 def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
-    """Return a copy of the response in *template*, with *items* as its passages."""
     template_items = [passage.item for passage in template.ranking.passages]
     if len(items) == len(template_items) and all(map(is_, items, template_items)):
         return template.response

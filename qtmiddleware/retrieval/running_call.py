@@ -70,7 +70,6 @@ def is_nested_call(fn: Callable[..., Any]) -> bool:
 
 
 def _find_running_search() -> Search | None:
-    """Return the search that makes the innermost running call; ``None`` if no call is running."""
     running_calls = _running_calls.get()
     call = running_calls[-1]() if running_calls else None
     return None if call is None else call.search

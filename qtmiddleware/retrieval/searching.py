@@ -91,7 +91,6 @@ def build_variants(
 
 
 def _measure_relevance(texts: Sequence[str], question_terms: Set[str]) -> float:
-    """Return how relevant *texts* are to a question, from 0 to 1."""
     if len(question_terms) < TELLING:
         return 1.0
     return min(
@@ -283,7 +282,6 @@ def _read_outcomes(
     outcomes: Sequence[Outcome[Any]],
     plan: Plan,
 ) -> list[SearchResult]:
-    """Return the responses in *outcomes* that can be read, and record the failures."""
     results: list[SearchResult] = []
     for variant, search, outcome in zip(variants, searches, outcomes, strict=True):
         plan.trace.searches += search.calls

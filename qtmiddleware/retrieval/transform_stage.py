@@ -75,7 +75,6 @@ class TransformStage:
         return transformation
 
     async def _share_result(self, services: Services, llm_deadline: Deadline) -> Transformed:
-        """Return the model's transformation and the degradations."""
         flights, key, io = self._cache.flights, self._key, services.io
         # Waiting in a loop that is not asyncio's would block the leader, too.
         if key is None or not io.can_wait:
@@ -109,7 +108,6 @@ class TransformStage:
     async def _get_cached_or_new_transformation(
         self, services: Services, llm_deadline: Deadline
     ) -> Transformed:
-        """Return the transformation from a cache or from the model, with the degradations."""
         # Since the first lookup, another request may have filled the cache.
         remembered = self.find_cached_transformation(should_count_lookup=False)
         if remembered is None:
@@ -156,7 +154,6 @@ class TransformStage:
     async def _read_from_shared_cache(
         self, services: Services, llm_deadline: Deadline
     ) -> Transformation | None:
-        """Return the transformation in the shared cache, and copy it to this process's cache."""
         shared = self._cache.shared
         if shared is None or self._key is None:
             return None
