@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from operator import add
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.bm25 import (
@@ -41,6 +41,9 @@ from qtmiddleware.retrieval.question_words import (
 )
 from qtmiddleware.types import Evidence, Trace
 
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.glossary import Term
+
 # The weight of a model's words, next to ordinary scores and next to reciprocal ranks, which say
 # nothing about the distances between passages.
 WEIGHT_OF_VARIANTS: Final = 0.4
@@ -58,8 +61,6 @@ WeightedKeywords = Sequence[tuple[str, float]]
 
 ScoreMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
 """Returns the evidence in the metadata of several passages; ``None`` if there is none."""
-AddTerms = Callable[[list[str | None]], list[str | None]]
-"""Adds the question's glossary terms to texts that contain another form of these terms."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -87,7 +88,7 @@ class _WordEvidence:
 
 def rerank_by_keywords(
     fused_list: FusedList,
-    collect_weighted_keywords: Callable[[], WeightedKeywords],
+    keywords: WeightedKeywords,
     options: KeywordEvidenceSettings,
     original_scores: Sequence[float | None],
     trace: Trace,
@@ -95,7 +96,7 @@ def rerank_by_keywords(
     language: str = "",
     search_width: int | None = None,
     top_k: int | None = None,
-    add_terms: AddTerms | None = None,
+    glossary_terms: Sequence[Term] = (),
     score_metadata: ScoreMetadata = lambda _: None,
     date_words: Sequence[str] = (),
 ) -> FusedList:
@@ -112,9 +113,11 @@ def rerank_by_keywords(
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
         return fused_list
-    if add_terms is not None:
-        texts = add_terms(texts)
-    keywords = collect_weighted_keywords()
+    if glossary_terms:
+        # Imported here so that users without a glossary do not pay for this module.
+        from qtmiddleware.retrieval.glossary import add_glossary_terms
+
+        texts = add_glossary_terms(glossary_terms, texts)
     if len(keywords) > 1 or options.weight is not None:
         # BM25 over several queries uses no word rules, so the evidence names no language.
         language = ""

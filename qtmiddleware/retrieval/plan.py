@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,6 @@ from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.call import Call, prepare_query, read_today
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import is_new_topic
-from qtmiddleware.retrieval.keyword_evidence import AddTerms
-from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, collect_metadata_evidence
-from qtmiddleware.retrieval.question_words import load_word_rules
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.types import (
@@ -28,7 +25,7 @@ from qtmiddleware.types import (
 )
 
 if TYPE_CHECKING:
-    from qtmiddleware.retrieval.glossary import Glossary, Term
+    from qtmiddleware.retrieval.glossary import Term
     from qtmiddleware.transforms.anchors import Anchors
 
 
@@ -43,6 +40,7 @@ class Plan:
         original: The question itself as a variant, the one that every call searches.
         keywords: The keywords to show; ``""`` if preprocessing is off.
         is_follow_up: Whether the question continues the topic of its conversation.
+        glossary_terms: The glossary's terms in the question.
         texts: The model's texts: none until the cache or the model has given them.
         deadline: The deadline of the retrieval.
         search_width: How many passages each search asks for; ``None`` for as many as the caller
@@ -62,7 +60,7 @@ class Plan:
         self.texts = NOTHING
         self.deadline = Deadline.after(call.settings.limits.deadline_ms / 1e3)
         self.search_width = call.search_width
-        self._glossary_terms: Sequence[Term] = ()
+        self.glossary_terms: Sequence[Term] = ()
         # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
         self._anchors: Anchors | None = None
@@ -74,8 +72,7 @@ class Plan:
         self.query = prepare_query(call.original, self.settings)
         self.keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
-        if call.engine.glossary is not None:
-            self._prepare_glossary_terms(call.engine.glossary)
+        self.glossary_terms = self.find_glossary_terms(call.original)
         trace.record_stage("preprocess", trace.measure_elapsed())
         reason = call.skip_reason or find_skip_reason(
             self.settings,
@@ -99,7 +96,7 @@ class Plan:
             if is_new_topic(self.query, recent):
                 self.is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
-        facts = tuple((term.form, term.others) for term in self._glossary_terms)
+        facts = tuple((term.form, term.others) for term in self.glossary_terms)
         self._anchors = self._find_date_anchors()
         question = Question(call.original, call.history, self.settings, facts, self._anchors)
         stage = TransformStage(self, question)
@@ -161,61 +158,11 @@ class Plan:
                 self._clock_reading = (None,)
         return self._clock_reading[0]
 
-    def _prepare_glossary_terms(self, glossary: Glossary) -> None:
-        call = self.call
-        try:
-            self._glossary_terms = glossary.find_terms(call.original, self.query.language)
-        except Exception as error:
-            self._glossary_terms = ()
-            self._record_failed_glossary(error)
-        # With keyword evidence, passages may still decide against a term: noted later.
-        if not call.uses_keyword_evidence:
-            self._add_glossary_notes(self._glossary_terms)
-
-    def build_glossary_term_adder(self, transformation: Transformation) -> AddTerms | None:
-        """Return a function that adds glossary terms to texts, if the question has any."""
-        glossary, language, glossary_terms = (
-            self.call.engine.glossary,
-            self.query.language,
-            self._glossary_terms,
-        )
-        if glossary is not None and transformation.standalone:
-            try:
-                glossary_terms = glossary.find_terms(transformation.standalone, language)
-            except Exception as error:
-                self._record_failed_glossary(error)
-                return None
-        if glossary is None or not glossary_terms:
-            return None
-        from qtmiddleware.retrieval.glossary import add_glossary_terms
-
-        def add_terms_to_texts(texts: list[str | None]) -> list[str | None]:
-            try:
-                written = add_glossary_terms(glossary_terms, texts)
-            except Exception as error:
-                self._record_failed_glossary(error)
-                return texts
-            self._add_glossary_notes(glossary_terms)
-            return written
-
-        return add_terms_to_texts
-
-    def _add_glossary_notes(self, terms: Sequence[Term]) -> None:
+    def find_glossary_terms(self, text: str) -> Sequence[Term]:
+        """Return the glossary's terms in *text*, the question or its standalone form."""
+        glossary = self.call.engine.glossary
+        terms = () if glossary is None else glossary.find_terms(text, self.query.language)
         for sentence in map(str, terms):
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
-
-    def _record_failed_glossary(self, error: Exception) -> None:
-        self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
-
-    def collect_metadata_evidence(
-        self, times: Times, metadata: Sequence[Mapping[str, Any]]
-    ) -> MetadataEvidence | None:
-        """Return the evidence in the candidates' metadata, if it can be read."""
-        today = self.get_today() if times.newest else None
-        try:
-            rules = load_word_rules(self.query.language)
-            return collect_metadata_evidence(times, metadata, rules, today)
-        except Exception as error:
-            self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
-            return None
+        return terms

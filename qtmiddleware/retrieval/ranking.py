@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from qtmiddleware.retrieval.call import collect_weighted_keywords
@@ -25,8 +24,9 @@ from qtmiddleware.retrieval.fusion import (
     select_rankings,
 )
 from qtmiddleware.retrieval.keyword_evidence import rerank_by_keywords
+from qtmiddleware.retrieval.metadata_evidence import collect_metadata_evidence
 from qtmiddleware.retrieval.plan import Plan
-from qtmiddleware.retrieval.question_words import LEADING
+from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.responses import SearchResult, describe_missing_text, has_text
 from qtmiddleware.retrieval.searching import Found
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -89,21 +89,28 @@ def _record_failed_fusion(plan: Plan, error: FuseError) -> None:
 def weigh_words(plan: Plan, fusion_result: FusionResult, found: Found) -> FusedList:
     """Return the fused list, reranked by keywords and by the candidates' metadata."""
     began, call, trace = plan.trace.measure_elapsed(), plan.call, plan.trace
-    transformation, keywords = found.transformation, found.question_keywords
-    times = plan.read_times(transformation)
+    transformation, language = found.transformation, plan.query.language
+    times, terms = plan.read_times(transformation), plan.glossary_terms
+    if transformation.standalone:
+        terms = plan.find_glossary_terms(transformation.standalone)
     ranked = rerank_by_keywords(
         fusion_result.fused,
-        lambda: collect_weighted_keywords(
-            keywords, transformation, found.evidence_variants, plan.settings
+        collect_weighted_keywords(
+            found.question_keywords, transformation, found.evidence_variants, plan.settings
         ),
         plan.settings.keyword_evidence,
         fusion_result.original_ranking.scores,
         trace,
-        language=plan.query.language,
+        language=language,
         search_width=call.search_width or call.top_k,
         top_k=call.top_k,
-        add_terms=plan.build_glossary_term_adder(transformation),
-        score_metadata=partial(plan.collect_metadata_evidence, times),
+        glossary_terms=terms,
+        score_metadata=lambda metadata: collect_metadata_evidence(
+            times,
+            metadata,
+            load_word_rules(language),
+            plan.get_today() if times.newest else None,
+        ),
         date_words=times.words,
     )
     if times.needs_today and times.periods and (today := plan.get_today()) is not None:

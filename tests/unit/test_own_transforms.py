@@ -41,7 +41,6 @@ def choose(definition: Any, name: str = "jargon", **more: Any) -> dict[str, Any]
     ("name", "definition", "path", "allowed"),
     [
         *((it, define("hyde"), "", "another name") for it in ("hyde", "Multi-Query", "answer")),
-        ("standalone", define("hyde"), "", "another name"),
         ("my own", define("hyde"), "", "letters, digits, - and _"),
         ("jargon", "Say it.", "", "an object of prompt, fields"),
         ("jargon", {"fields": ["hyde"]}, ".prompt", "a text that is not empty"),

@@ -52,7 +52,7 @@ def score_by_keywords(
     ]
     reranked = rerank_by_keywords(
         FusedList(items, "anchored"),
-        lambda: keywords,
+        keywords,
         KeywordEvidenceSettings(weight=1.0),
         [None] * len(items),
         Trace(),
