@@ -109,7 +109,7 @@ class LanguageModel(Protocol):
 class StreamingModel(LanguageModel, Protocol):
     """A language model that can also stream its reply.
 
-    A stream yields the pieces of the reply, then the whole `Reply` (again when the cost is known).
+    A stream yields the pieces of the reply, then the whole `Reply`.
     """
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:

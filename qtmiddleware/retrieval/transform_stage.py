@@ -76,8 +76,7 @@ class TransformStage:
 
     async def _share_result(self, services: Services, llm_deadline: Deadline) -> Transformed:
         flights, key, io = self._cache.flights, self._key, services.io
-        # Waiting in a loop that is not asyncio's would block the leader, too.
-        if key is None or not io.can_wait:
+        if key is None:
             return await self._get_cached_or_new_transformation(services, llm_deadline)
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.

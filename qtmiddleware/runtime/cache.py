@@ -30,7 +30,8 @@ MAX_CHARS: Final = 1 << 20
 class TTLCache(Generic[V]):
     """A thread-safe cache of the *max_entries* most recently used values, for *ttl_seconds* each.
 
-    *hits* and *misses* count how often `get` returned a value and ``None``.
+    Both limits may be changed. *hits* and *misses* count how often `get` returned a value and
+    ``None``.
     """
 
     def __init__(
@@ -40,43 +41,33 @@ class TTLCache(Generic[V]):
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
+        self.max_entries, self.ttl_seconds = max_entries, ttl_seconds
         self.hits = self.misses = 0
         self._clock = clock
         self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
         self._lock = make_lock()
-        self.change_limits(max_entries, ttl_seconds)
 
     def get(self, key: Hashable, *, is_counted: bool = True) -> V | None:
         """Return the value stored under *key*; ``None`` if there is none or it has expired."""
         with self._lock:
-            since, value = self._entries.get(key, (float("-inf"), None))
-            is_hit = since + self._ttl > self._clock()
+            since, value = self._entries.pop(key, (float("-inf"), None))
+            is_hit = since + self.ttl_seconds > self._clock()
             if is_counted:
                 self.hits += is_hit
                 self.misses += not is_hit
-            if not is_hit:
-                self._entries.pop(key, None)
+            if not is_hit or value is None:
                 return None
             # The first entry is always the least recently used one.
-            self._entries.move_to_end(key)
+            self._entries[key] = since, value
             return value
 
     def put(self, key: Hashable, value: V) -> None:
         """Store *value* under *key*."""
         with self._lock:
-            self._entries[key] = (self._clock(), value)
-            self._entries.move_to_end(key)
-            self._drop_oldest()
-
-    def change_limits(self, max_entries: int, ttl_seconds: float) -> None:
-        """Set new limits, also for values that are already stored."""
-        with self._lock:
-            self.max_entries, self._ttl = max_entries, ttl_seconds
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        while len(self._entries) > self.max_entries:
-            self._entries.popitem(last=False)
+            self._entries.pop(key, None)
+            self._entries[key] = self._clock(), value
+            while len(self._entries) > self.max_entries:
+                self._entries.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -90,16 +81,14 @@ class TransformationCache:
 
     def __init__(self, settings: Settings, shared: SharedCache | None = None) -> None:
         options = settings.cache
-        self.local: TTLCache[Transformation] = TTLCache(
-            options.max_entries,
-            options.ttl_seconds,
-        )
+        self.local = TTLCache[Transformation](options.max_entries, options.ttl_seconds)
         self.flights = SingleFlight()
         self.shared = shared
 
     def apply_settings(self, settings: Settings) -> None:
         """Apply new *settings*. Cached and running transformations are kept."""
-        self.local.change_limits(settings.cache.max_entries, settings.cache.ttl_seconds)
+        self.local.max_entries = settings.cache.max_entries
+        self.local.ttl_seconds = settings.cache.ttl_seconds
         if self.shared is not None:
             self.shared.pause_seconds = settings.breaker.seconds
 
@@ -118,8 +107,8 @@ class SharedCache:
     """A cache that several processes share.
 
     A question waits at most `MAX_SECONDS`, and a quarter of the time that is left for the model.
-    After a failure, no question uses the cache for *pause_seconds*. Problems are added to
-    *degradations*.
+    After a failure or a late call, no question uses the cache for *pause_seconds*. Problems are
+    added to *degradations*.
     """
 
     def __init__(self, cache: Cache, pause_seconds: float) -> None:
@@ -172,13 +161,11 @@ class SharedCache:
             return None
         seconds = min(MAX_SECONDS, deadline.remaining() / 4)
         # The call's own limit only ends an awaitable that nobody waits for any more.
-        recall = partial(io.call, call, 2 * MAX_SECONDS)
-        (outcome,) = await io.gather([recall], deadline.sooner(seconds), 1)
+        work = partial(io.call, call, 2 * MAX_SECONDS)
+        (outcome,) = await io.gather([work], deadline.sooner(seconds), 1)
         if outcome.has_succeeded:
             return outcome.value
-        # A question with little time left says nothing about the cache.
-        if outcome.reason == "failed" or (outcome.late and seconds == MAX_SECONDS):
-            self._paused_until = monotonic() + self.pause_seconds
+        self._paused_until = monotonic() + self.pause_seconds
         degradations.append(Degradation("cache", outcome.reason, outcome.detail))
         return None
 

@@ -7,8 +7,8 @@ Release It!, 2007.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
 from typing import Final
@@ -30,19 +30,14 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
+@dataclass(eq=False, slots=True)
 class Attempt:
-    """One call that a `Breaker` allowed: the probe, or any other. The caller says how it ended.
+    """One call that a `Breaker` allowed. *openings* counts how often it had opened before."""
 
-    *openings* is how often the breaker had opened when the call began.
-    """
-
-    __slots__ = ("_breaker", "is_over", "is_probe", "openings")
-
-    def __init__(self, breaker: Breaker, *, is_probe: bool, openings: int) -> None:
-        self._breaker = breaker
-        self.is_probe = is_probe
-        self.openings = openings
-        self.is_over = False
+    breaker: Breaker
+    openings: int
+    is_probe: bool
+    is_over: bool = False
 
     def end(self, *, has_failed: bool | None, pause_seconds: float | None = None) -> None:
         """Tell the breaker how the call ended. Only the first report counts.
@@ -50,10 +45,8 @@ class Attempt:
         *has_failed* is ``None`` if the result is unknown, because the caller stopped waiting. The
         service asked for *pause_seconds* (Retry-After).
         """
-        # Checked without the lock, since an attempt that is over stays over.
         if not self.is_over:
-            with self._breaker._updated():
-                self._breaker._end_attempt(self, has_failed, pause_seconds or 0.0)
+            self.breaker.end_attempt(self, has_failed, pause_seconds or 0.0)
 
 
 class Breaker:
@@ -62,9 +55,9 @@ class Breaker:
     Then a single call, the probe, tests the service. If *max_failures* is 0, the breaker never
     opens. If the service asks for a pause (Retry-After), the breaker opens for the pause, and no
     probe follows, because the service is working. A call that began before the breaker last opened
-    says nothing new; at most, it makes a pause longer.
+    says nothing new.
 
-    A breaker with a *name* logs a warning when it opens and when it closes. Thread-safe.
+    A breaker with a *name* logs a warning when it opens, and when a probe closes it. Thread-safe.
     """
 
     def __init__(
@@ -85,7 +78,6 @@ class Breaker:
         # too many failures only the probe is.
         self._open_until = float("-inf")
         self._needs_probe = False
-        self._was_open = False
         self.reset_state()
         register_fork_reset(self)
 
@@ -114,59 +106,58 @@ class Breaker:
         """The number of seconds until the next call is allowed; 0 if a call is allowed now."""
         return self._remaining_seconds or (PROBE_WAIT_SECONDS if self._probe is not None else 0.0)
 
-    def begin_attempt(self) -> Attempt | None:
-        """Return an `Attempt` if a call is allowed now, else ``None``."""
-        with self._updated():
-            if self.wait_seconds:
-                return None
-            attempt = Attempt(self, is_probe=self._needs_probe, openings=self._openings)
-            if attempt.is_probe:
-                self._probe = attempt
-            return attempt
-
     @property
     def _remaining_seconds(self) -> float:
         return max(0.0, self._open_until - self._clock())
 
-    @contextmanager
-    def _updated(self) -> Iterator[None]:
-        """Hold the lock, and then log if the breaker has opened or closed."""
+    def begin_attempt(self) -> Attempt | None:
+        """Return an `Attempt` if a call is allowed now, else ``None``."""
         with self._lock:
-            yield
-            seconds = self._remaining_seconds
-            is_open = self._needs_probe or seconds > 0
-            has_changed, self._was_open = is_open != self._was_open, is_open
+            if self.wait_seconds:
+                return None
+            attempt = Attempt(self, self._openings, self._needs_probe)
+            if attempt.is_probe:
+                self._probe = attempt
+            return attempt
+
+    def end_attempt(self, attempt: Attempt, has_failed: bool | None, pause: float) -> None:
+        """Learn how *attempt* ended, and log if this opens or closes the breaker."""
+        with self._lock:
+            change = self._record_end(attempt, has_failed, pause)
         # Logged without the lock, because a log handler may be slow, or may ask the breaker.
-        if has_changed and self._name:
-            change = f"breaker {'opened' if is_open else 'closed'}"
-            pause = f"no calls for {round(seconds, 3):g} s, then one test call"
+        if change and self._name:
+            seconds = round(self._remaining_seconds, 3)
             self._sampler.log(
                 logger,
-                change,
+                f"breaker {change}",
                 [self._name],
-                message=f"the circuit {change}",
-                details={self._name: pause if is_open else "calls are allowed again"},
+                message=f"the circuit breaker {change}",
+                details={self._name: f"no calls for {seconds:g} s"} if seconds else {},
                 model=self._name,
-                seconds=round(seconds, 3),
+                seconds=seconds,
             )
 
-    def _end_attempt(self, attempt: Attempt, has_failed: bool | None, pause: float) -> None:
-        # Another thread may have recorded the result since the check without the lock.
-        if attempt.is_over:
-            return
+    def _record_end(self, attempt: Attempt, has_failed: bool | None, pause: float) -> str:
+        """Return ``opened`` or ``closed`` if the end of *attempt* changes the state."""
+        # Two threads may end an attempt: one performs it, the other stops waiting for it.
+        is_news = not attempt.is_over and attempt.openings == self._openings
         attempt.is_over = True
         if attempt is self._probe:
             self._probe = None
-        is_news = attempt.openings == self._openings
-        if is_news and has_failed is False:
-            self._failures_in_row, self._needs_probe = 0, False
-        if not has_failed or not self._max_failures:
-            return
-        if is_news:
-            self._failures_in_row += 1
-            if attempt.is_probe or self._failures_in_row >= self._max_failures:
-                self._needs_probe = True
-                pause = max(self._open_seconds, pause)
-        if pause > 0:
-            self._openings += is_news
-            self._open_until = max(self._open_until, self._clock() + pause)
+        if not is_news or has_failed is None:
+            return ""
+        if not has_failed:
+            was_open, self._needs_probe = self._needs_probe, False
+            self._failures_in_row = 0
+            return "closed" if was_open else ""
+        if not self._max_failures:
+            return ""
+        self._failures_in_row += 1
+        if attempt.is_probe or self._failures_in_row >= self._max_failures:
+            self._needs_probe = True
+            pause = max(self._open_seconds, pause)
+        if pause <= 0:
+            return ""
+        self._openings += 1
+        self._open_until = self._clock() + pause
+        return "" if attempt.is_probe else "opened"

@@ -2,8 +2,8 @@
 
 A flow is an ordinary coroutine function that gets an `IO`. With `Tasks` it runs in the caller's
 event loop. With `Threads` nothing that it awaits ever suspends, because every ``await`` blocks, so
-one ``send(None)`` drives it from its beginning to its end in the caller's thread. Under an event
-loop that is not asyncio's, `IO` itself does all work in the caller's task.
+one ``send(None)`` drives it from its beginning to its end in the caller's thread. A caller in an
+event loop that is not asyncio's gets `Threads` too, and only its own function is really awaited.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import asyncio
 import inspect
 import queue
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from time import perf_counter
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.threads import (
@@ -33,6 +33,7 @@ from qtmiddleware.runtime.threads import (
 from qtmiddleware.types import NEVER, Deadline
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Ending = Literal["failed", "late", "cancelled"]
 Work = Callable[[], Awaitable[T]]
 """A piece of a flow's work: a function without parameters that returns an awaitable."""
@@ -107,27 +108,25 @@ class Job:
         if self.ending is not None:
             report(self.ending)
 
-    def finish(self, outcome: Outcome[Any], ending: Ending | None = None) -> None:
-        """End with *outcome*, unless the work has ended. *ending* says that nobody waits for it."""
-        try:
-            on_end = self._on_end.pop()
-        except IndexError:
-            return
-        self.ending = ending
-        if ending is not None:
-            for report in self._reports:
-                report(ending)
+    def finish(self, outcome: Outcome[Any]) -> None:
+        """End with *outcome*, unless the work has ended."""
         # What is reported to refers to the work, and an error of the work refers to this job. So
         # this job must not refer to the outcome either.
-        self._reports = []
-        on_end(outcome)
+        with suppress(IndexError):
+            on_end = self._on_end.pop()
+            self._reports = []
+            on_end(outcome)
 
     def abandon(self, ending: Ending) -> None:
         """Stop waiting for this work, unless it has ended."""
-        if self._on_end:
+        with suppress(IndexError):
+            on_end = self._on_end.pop()
+            self.ending = ending
+            for report in self._reports:
+                report(ending)
             now = perf_counter()
             began = self.began or now
-            self.finish(Outcome(late=True, seconds=now - began, began=began), ending)
+            on_end(Outcome(late=True, seconds=now - began, began=began))
 
 
 _job: Final[ContextVar[Job | None]] = ContextVar("job", default=None)
@@ -139,32 +138,21 @@ def on_abandon(report: Callable[[Ending], object]) -> None:
         job.on_abandon(report)
 
 
-async def measure(work: Work[T]) -> Outcome[T]:
-    """Do *work* and return its outcome."""
-    began = perf_counter()
-    try:
-        value = await work()
-    except Exception as error:
-        return Outcome(error=error, seconds=perf_counter() - began, began=began)
-    return Outcome(value, seconds=perf_counter() - began, began=began)
+class Beside(Protocol[T_co]):
+    """Work that runs beside its flow."""
 
-
-class Beside(Generic[T]):
-    """Work that its flow does not wait for yet. This work begins when its result is awaited."""
-
-    def __init__(self, work: Work[T]) -> None:
-        self._work = work
-
-    async def get(self) -> T:
+    async def get(self) -> T_co:
         """Wait for the work's end and return its result, or raise its exception."""
-        return await self._work()
 
     async def cancel(self, *, in_generator: bool = False) -> None:
         """Stop waiting for the work. Only an *in_generator* may await while it is being closed."""
 
 
 class Mailbox(Generic[T]):
-    """Carries items to a flow from any thread. Waiting for them blocks the flow's own thread."""
+    """Carries items to a flow from any thread. Waiting for them blocks the flow's own thread.
+
+    It is a queue and not a `threading.Event`, which Ctrl-C at the wrong moment leaves locked.
+    """
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
@@ -182,18 +170,13 @@ class Mailbox(Generic[T]):
                 raise TimeoutError
 
 
-class IO:
-    """Does a flow's work: one piece after the other, in the caller's thread and task.
+class IO(ABC):
+    """Does a flow's work, with threads of the *bulkhead*: see `Threads` and `Tasks`.
 
-    This is the way under an event loop that is not asyncio's, which blocking calls block. `Threads`
-    and `Tasks` do several pieces at the same time, in threads of the *bulkhead*.
-
-    Attributes:
-        has_loop: Whether asyncio's event loop runs the flow. If not, models and embedders block.
-        can_wait: Whether other callers go on while this one waits for them.
+    *has_loop* says whether asyncio's event loop runs the flow. If not, models and embedders block.
     """
 
-    has_loop = can_wait = False
+    has_loop: bool
 
     def __init__(self, bulkhead: Bulkhead) -> None:
         self._bulkhead = bulkhead
@@ -203,20 +186,19 @@ class IO:
         if current_bulkhead.get() is not UNLIMITED:
             current_bulkhead.set(UNLIMITED)
 
+    @abstractmethod
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make the blocking *call* and return its result, without blocking asyncio's loop."""
-        return call()
 
+    @abstractmethod
     async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
         """Call a user's *function*, asynchronous or not; an awaitable may take *seconds* to end."""
-        del seconds  # Only asyncio's timeouts are known here.
-        result = function()
-        return await result if inspect.isawaitable(result) else result
 
+    @abstractmethod
     def start(self, work: Work[T]) -> Beside[T]:
         """Begin *work* beside the caller."""
-        return Beside(work)
 
+    @abstractmethod
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
@@ -224,8 +206,6 @@ class IO:
 
         Work that has not ended at the *deadline* is late, and work that has not begun never does.
         """
-        del limit  # There is never more than one at once.
-        return [Outcome(late=True) if deadline.passed else await measure(work) for work in works]
 
     def make_mailbox(self) -> Mailbox[Any]:
         """Return a new mailbox for this flow."""
@@ -299,44 +279,16 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a flow over threads must not suspend")
 
 
-class _Signal:
-    """Tells one waiting thread that work has ended.
-
-    Not a `threading.Event`: Ctrl-C at the wrong moment leaves that locked, also for who sets it.
-    """
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._lock = Lock()
-        self._lock.acquire()
-
-    def set(self) -> None:
-        """End the wait."""
-        self._is_set = True
-        with suppress(RuntimeError):
-            self._lock.release()
-
-    def wait(self, deadline: Deadline) -> None:
-        """Wait until the work has ended or the *deadline* passes."""
-        while not self._is_set and not deadline.passed:
-            self._lock.acquire(timeout=min(deadline.remaining(), CHECK_SECONDS))
-
-
-class _Thread(Beside[T]):
+class _Thread(Generic[T]):
     """Work in a thread of its own."""
 
     def __init__(self) -> None:
-        self._outcomes: list[Outcome[T]] = []
-        self._done = _Signal()
-        self.job = Job(self._end)
-
-    def _end(self, outcome: Outcome[T]) -> None:
-        self._outcomes.append(outcome)
-        self._done.set()
+        self._ended: Mailbox[Outcome[T]] = Mailbox()
+        self.job = Job(self._ended.put)
 
     async def get(self) -> T:
-        self._done.wait(Deadline())
-        return self._outcomes[0].get()
+        outcome = await self._ended.get(Deadline())
+        return outcome.get()
 
     async def cancel(self, *, in_generator: bool = False) -> None:
         del in_generator  # There is nothing to await.
@@ -346,7 +298,7 @@ class _Thread(Beside[T]):
 class Threads(IO):
     """Does the work of a blocking caller in daemon threads, which *bulkhead* limits."""
 
-    can_wait = True
+    has_loop = False
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in this thread."""
@@ -379,14 +331,14 @@ class Threads(IO):
         """Do *works* in threads of the bulkhead."""
         if is_abandoned() or deadline.passed or not works:
             return [Outcome(late=True) for _ in works]
-        context, done, countdown = self._copy_context(), _Signal(), list(range(len(works)))
+        context = self._copy_context()
         outcomes: dict[int, Outcome[T]] = {}
+        all_ended: Mailbox[None] = Mailbox()
 
         def record_outcome(place: int, outcome: Outcome[T]) -> None:
             outcomes[place] = outcome
-            # `pop` is atomic, so exactly one thread gets the last number, 0.
-            if countdown.pop() == 0:
-                done.set()
+            if len(outcomes) == len(works):
+                all_ended.put(None)
 
         jobs = [Job(partial(record_outcome, place)) for place in range(len(works))]
         waiting = deque(zip(works, jobs, strict=True))
@@ -403,10 +355,16 @@ class Threads(IO):
 
         ending: Ending = "cancelled"
         try:
-            error = self._start_threads(do_waiting_works, min(limit, len(works)))
-            if error is not None:
-                return [Outcome(error=error) for _ in works]
-            done.wait(deadline)
+            for begun in range(min(limit, len(works))):
+                try:
+                    self._bulkhead.start(do_waiting_works)
+                except Overloaded as error:
+                    if not begun:
+                        return [Outcome(error=error) for _ in works]
+                    # The threads that there are do all works, one after the other.
+                    break
+            with suppress(TimeoutError):
+                await all_ended.get(deadline)
             ending = "late"
         finally:
             waiting.clear()
@@ -417,15 +375,6 @@ class Threads(IO):
             ]
             self._bulkhead.record_abandoned_calls(len(still_running))
         return [outcomes[place] for place in range(len(works))]
-
-    def _start_threads(self, task: Callable[[], None], count: int) -> Overloaded | None:
-        """Start *task* in *count* threads, or in fewer; return the error if no thread is free."""
-        for begun in range(count):
-            try:
-                self._bulkhead.start(task)
-            except Overloaded as error:
-                return None if begun else error
-        return None
 
 
 def is_abandoned() -> bool:
@@ -477,7 +426,7 @@ def _create_task(work: Coroutine[Any, Any, None], job: Job, context: Context) ->
     return task
 
 
-class _Task(Beside[T]):
+class _Task(Generic[T]):
     """Work in a task of its own."""
 
     def __init__(self, io: Tasks, work: Work[T], context: Context) -> None:
@@ -500,7 +449,7 @@ class Tasks(IO):
     A blocking function gets a thread of *bulkhead*; the search for the question always gets one.
     """
 
-    has_loop = can_wait = True
+    has_loop = True
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in a thread and await its end."""
@@ -555,9 +504,10 @@ class Tasks(IO):
 
 
 def make_async_io(bulkhead: Bulkhead) -> IO:
-    """Return the `IO` for the asynchronous caller's event loop, with threads of *bulkhead*."""
+    """Return the `IO` for an asynchronous caller, with threads of *bulkhead*."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return IO(bulkhead)
+        # Another library's loop, such as trio's. What is not the caller's own function blocks it.
+        return Threads(bulkhead)
     return Tasks(bulkhead)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from time import monotonic
 from types import MappingProxyType
@@ -15,9 +15,9 @@ from qtmiddleware.runtime.forking import make_lock
 
 SAMPLE_SECONDS: Final = 60.0
 """The number of seconds after a record in which the same event and reason are not logged again."""
-# How much of a foreign error is logged: frames of its stack, and characters at either end.
+# How much of a foreign error is logged: frames of its stack, and characters.
 _MOST_FRAMES: Final = 50
-_MOST_SHOWN: Final = 8_000
+_MOST_SHOWN: Final = 16_000
 _LOGGING_KEYWORDS: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
@@ -62,31 +62,25 @@ def format_error(error: BaseException) -> str:
 
     try:
         # Keys are hidden before the text is cut, as a cut may leave half a key.
-        text = hide_secrets("".join(format_exception(error, limit=-_MOST_FRAMES)).rstrip())
+        return hide_secrets("".join(format_exception(error, limit=-_MOST_FRAMES)))[:_MOST_SHOWN]
     except Exception:
         return type(error).__name__
-    if len(text) <= 2 * _MOST_SHOWN:
-        return text
-    return f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
 
 
 class LogSampler:
-    """Logs each reason for an event at most once a minute, and then how often it was skipped.
-
-    Thread-safe.
-    """
+    """Logs each reason for an event at most once a minute. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = make_lock()
-        # By event and reason: the time of the last record, and how many were skipped since.
-        self._skipped: dict[tuple[str, str], tuple[float, int]] = {}
+        # By event and reason: the time of the last record.
+        self._logged: dict[tuple[str, str], float] = {}
 
     def log(
         self,
         logger: SafeLogger,
         event_name: str,
-        reasons: Collection[str],
+        reasons: Iterable[str],
         *,
         message: str = "",
         details: Mapping[str, str] = MappingProxyType({}),
@@ -96,29 +90,27 @@ class LogSampler:
     ) -> None:
         """Log an event with those reasons that were not logged recently."""
         texts: list[str] = []
-        counts: dict[str, int] = {}
         for reason in dict.fromkeys(reasons):
-            with self._lock:
-                now, key = self._clock(), (event_name, reason)
-                since, skipped = self._skipped.get(key, (float("-inf"), 0))
-                is_recent = now - since < SAMPLE_SECONDS
-                self._skipped[key] = (since, skipped + 1) if is_recent else (now, 0)
-            if is_recent:
+            if self._was_logged_recently(event_name, reason):
                 continue
-            counts[reason] = skipped + 1
             # A record is one line, but an error's message may have several.
-            notes = [" ".join(details.get(reason, "").split())]
-            if skipped:
-                notes.append(f"{skipped} more since the record before")
-            note = "; ".join(filter(None, notes))
+            note = " ".join(details.get(reason, "").split())
             texts.append(f"{reason} ({note})" if note else reason)
         if texts:
-            values |= {"event": event_name.replace(" ", "_"), "counts": counts}
             logger.log(
                 level,
                 "%s: %s",
                 message or event_name,
                 "; ".join(texts),
                 stacklevel=stacklevel + 1,
+                event=event_name.replace(" ", "_"),
                 **values,
             )
+
+    def _was_logged_recently(self, event_name: str, reason: str) -> bool:
+        now, key = self._clock(), (event_name, reason)
+        with self._lock:
+            is_recent = now < self._logged.get(key, float("-inf")) + SAMPLE_SECONDS
+            if not is_recent:
+                self._logged[key] = now
+        return is_recent

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import count
@@ -13,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply
 from qtmiddleware.runtime.io import Ending, on_abandon
-from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.runtime.logs import LogSampler, format_error, get_logger
 from qtmiddleware.types import Answer, Operation, Retrieval
 
 T = TypeVar("T")
@@ -21,29 +20,7 @@ T = TypeVar("T")
 logger: Final = get_logger("qtmiddleware")
 
 _ids: Final = count(1)
-
-
-def _guard_observer(observer: Observer) -> Callable[[Operation], None]:
-    """Return a function that notifies *observer*, logs its first exception and drops the others."""
-    if not isinstance(observer, Observer):
-        raise ConfigError(
-            f"an observer must have on_start and on_end; {type(observer).__name__} lacks them"
-        )
-    failed: list[bool] = []
-
-    def notify(operation: Operation) -> None:
-        report = observer.on_start if operation.outcome == "running" else observer.on_end
-        try:
-            report(operation)
-        except Exception as error:
-            if not failed:
-                failed.append(True)
-                names = {"observer": type(observer).__name__, "error": type(error).__name__}
-                event: dict[str, Any] = {"event": "observer_failed", **names}
-                logger.warning("the observer %s failed: %s", *names.values(), **event)
-                logger.debug("%s", format_error(error), **event)
-
-    return notify
+_sampler: Final = LogSampler()
 
 
 class Observation:
@@ -56,7 +33,7 @@ class Observation:
 
     def __init__(
         self,
-        observers: tuple[Callable[[Operation], None], ...] = (),
+        observers: Sequence[Observer] = (),
         operation: Operation | None = None,
     ) -> None:
         self.operation = operation
@@ -104,8 +81,17 @@ class Observation:
             seconds=perf_counter() - self._began,
             counts={**running.counts, **_collect_counts(result)},
         )
-        for notify in self._observers:
-            notify(ended)
+        self._notify(ended)
+
+    def _notify(self, operation: Operation) -> None:
+        for observer in self._observers:
+            report = observer.on_start if operation.outcome == "running" else observer.on_end
+            try:
+                report(operation)
+            except Exception as error:
+                name, kind = type(observer).__name__, type(error).__name__
+                _sampler.log(logger, "observer failed", [name], details={name: kind})
+                logger.debug("%s", format_error(error), event="observer_failed")
 
     def __enter__(self) -> Observation:
         if self.operation is not None and not self._running:
@@ -113,8 +99,7 @@ class Observation:
             self._began = perf_counter()
             self._running.append(self.operation)
             on_abandon(self.end)
-            for notify in self._observers:
-                notify(self.operation)
+            self._notify(self.operation)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -140,7 +125,12 @@ NOT_OBSERVED: Final = Observation()
 
 def make_root_observation(observers: Sequence[Observer]) -> Observation:
     """Return the observation that is the parent of all top-level operations."""
-    return Observation(tuple(map(_guard_observer, observers))) if observers else NOT_OBSERVED
+    for observer in observers:
+        if not isinstance(observer, Observer):
+            raise ConfigError(
+                f"an observer must have on_start and on_end; {type(observer).__name__} lacks them"
+            )
+    return Observation(tuple(observers)) if observers else NOT_OBSERVED
 
 
 def describe_model(model: Any) -> dict[str, Any]:
@@ -177,24 +167,5 @@ def _collect_counts(result: Any) -> dict[str, int]:
     return {"input_tokens": input_tokens} if input_tokens else {}
 
 
-# --- hooks ----------------------------------------------------------------------------------------
-
-# A list with one item while a hook runs. A task that the hook started may outlive the hook: it sees
-# the same list, which is empty by then.
-_telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=None)
-
-
-def is_inside_hook() -> bool:
-    """Return whether a hook is running. Calling it again would never end."""
-    return bool(_telling.get())
-
-
-@contextmanager
-def mark_running_hook() -> Iterator[None]:
-    """Let `is_inside_hook` return true in the ``with`` block."""
-    mark = [True]
-    _telling.set(mark)
-    try:
-        yield
-    finally:
-        mark.clear()
+is_inside_hook: Final[ContextVar[bool]] = ContextVar("is_inside_hook", default=False)
+"""Whether a retrieval hook is running, which must not be called for its own retrievals."""

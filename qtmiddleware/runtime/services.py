@@ -16,14 +16,9 @@ from qtmiddleware.runtime.io import (
     Work,
     drive,
     make_async_io,
-    measure,
     on_abandon,
 )
-from qtmiddleware.runtime.observing import (
-    NOT_OBSERVED,
-    Observation,
-    mark_running_hook,
-)
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation, is_inside_hook
 from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Deadline, Ranking, Retrieval, VariantKind
 
@@ -189,18 +184,23 @@ class Services:
         """Call *hook* with *retrieval*, for at most `HOOK_SECONDS` if it does not block."""
 
         async def call_hook() -> None:
-            with mark_running_hook():
+            token = is_inside_hook.set(True)
+            try:
                 await self.io.call(partial(hook, retrieval), HOOK_SECONDS)
+            finally:
+                is_inside_hook.reset(token)
 
         if self.io.has_loop:
-            (outcome,) = await self.io.gather(
-                [call_hook],
-                Deadline.after(HOOK_SECONDS),
-                limit=1,
-            )
-        else:
-            outcome = await measure(call_hook)
-        return Outcome(late=True) if isinstance(outcome.error, TimeoutError) else outcome
+            (outcome,) = await self.io.gather([call_hook], Deadline.after(HOOK_SECONDS), limit=1)
+            return outcome
+        # In the caller's own thread, as many frameworks keep the current request there.
+        try:
+            await call_hook()
+        except TimeoutError:
+            return Outcome(late=True)
+        except Exception as error:
+            return Outcome(error=error)
+        return Outcome()
 
 
 Flow = Callable[[Services], Coroutine[Any, Any, T]]

@@ -15,41 +15,39 @@ from qtmiddleware.runtime.forking import make_lock
 MOST_TOKENS: Final = 10**12
 """The largest plausible number of tokens. A higher number is ignored, as a service's mistake."""
 _MINUTE: Final = 60.0
-_MINUTES: Final = 24 * 60
-_MOST_RETRIES: Final = 1_000
+_DAY: Final = 24 * 60 * _MINUTE
+
+
+class Spent:
+    """The tokens and US dollars of the calls that began in the same minute."""
+
+    __slots__ = ("minute", "tokens", "usd")
+
+    def __init__(self, minute: float) -> None:
+        self.minute, self.tokens, self.usd = minute, 0, 0.0
 
 
 class Reservation:
     """The cost reserved for one call, until `record_actual_cost` replaces it."""
 
-    __slots__ = ("_calls", "_meter", "_minute", "tokens", "usd")
+    __slots__ = ("_meter", "_spent", "tokens", "usd")
 
-    def __init__(self, meter: Meter, minute: float) -> None:
-        self._meter, self._minute, self._calls = meter, minute, 1
+    def __init__(self, meter: Meter, spent: Spent) -> None:
+        self._meter, self._spent = meter, spent
         self.tokens, self.usd = 0, 0.0
 
-    def record_actual_cost(self, tokens: int, usd: float, *, calls: int = 1) -> None:
-        """Replace the reserved amounts with the spent ones. Impossible amounts are ignored.
-
-        Of *calls*, all but the first are retries, which count as made now.
-        """
+    def record_actual_cost(self, tokens: int, usd: float) -> None:
+        """Replace the reserved amounts with the spent ones. Impossible amounts are ignored."""
         with self._meter.lock:
             self.replace(
                 tokens if 0 <= tokens <= MOST_TOKENS else self.tokens,
                 usd if 0 <= usd < inf else self.usd,
             )
-            # A user's own model reports its calls, so the number may be a mistake.
-            retries = min(max(0, calls - self._calls), _MOST_RETRIES)
-            self._calls += retries
-            self._meter.calls.extend([self._meter.clock()] * retries)
 
     def replace(self, tokens: int, usd: float) -> None:
         """Count *tokens* and *usd* in place of this call's former amounts, under the lock."""
-        spent_tokens, spent_usd = self._meter.by_minute.get(self._minute, (0, 0.0))
-        self._meter.by_minute[self._minute] = (
-            spent_tokens + tokens - self.tokens,
-            spent_usd + usd - self.usd,
-        )
+        self._spent.tokens += tokens - self.tokens
+        self._spent.usd += usd - self.usd
         self.tokens, self.usd = tokens, usd
 
 
@@ -59,17 +57,13 @@ class Meter:
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
     cannot exceed a budget together. A forked process continues with its parent's counts.
     Thread-safe.
-
-    Attributes:
-        calls: The times of the calls, oldest first.
-        by_minute: The tokens and US dollars of all calls that began in the same minute.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
-        self.clock = clock
         self.lock = make_lock()
-        self.calls: deque[float] = deque()
-        self.by_minute: dict[float, tuple[int, float]] = {}
+        self._clock = clock
+        self._calls: deque[float] = deque()
+        self._spent: deque[Spent] = deque()
 
     def find_exceeded_limit(self, budget: BudgetSettings) -> ModelError | None:
         """Return the error ``over_budget`` if *budget* does not allow one more call."""
@@ -80,7 +74,7 @@ class Meter:
         """Return the calls of the last minute, and the tokens and dollars of the last 24 hours."""
         with self.lock:
             self._forget_old_amounts()
-            return len(self.calls), *self._sum_spending()
+            return len(self._calls), *self._sum_spending()
 
     def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call."""
@@ -88,9 +82,12 @@ class Meter:
             # Checked and counted under one lock, so that two callers cannot use the same budget.
             if (error := self._find_exceeded_limit(budget, tokens, usd)) is not None:
                 raise error
-            now = self.clock()
-            self.calls.append(now)
-            reservation = Reservation(self, now // _MINUTE)
+            now = self._clock()
+            self._calls.append(now)
+            minute = now // _MINUTE
+            if not self._spent or self._spent[-1].minute != minute:
+                self._spent.append(Spent(minute))
+            reservation = Reservation(self, self._spent[-1])
             reservation.replace(tokens, usd)
             return reservation
 
@@ -99,8 +96,8 @@ class Meter:
     ) -> ModelError | None:
         now = self._forget_old_amounts()
         most_calls = budget.max_llm_calls_per_minute
-        if most_calls is not None and len(self.calls) >= most_calls:
-            pause = self.calls[-most_calls] + _MINUTE - now if most_calls else None
+        if most_calls is not None and len(self._calls) >= most_calls:
+            pause = self._calls[-most_calls] + _MINUTE - now if most_calls else None
             limit = f"budget.maxLlmCallsPerMinute allows {most_calls:,} language model calls"
             return ModelError("over_budget", f"{limit} per minute", retry_after=pause)
         if budget.max_tokens is None and budget.max_usd is None:
@@ -115,17 +112,15 @@ class Meter:
         return ModelError("over_budget", f"{limit} in 24 hours")
 
     def _sum_spending(self) -> tuple[int, float]:
-        amounts = self.by_minute.values()
-        return sum(tokens for tokens, _ in amounts), sum(usd for _, usd in amounts)
+        return sum(it.tokens for it in self._spent), sum(it.usd for it in self._spent)
 
     def _forget_old_amounts(self) -> float:
         """Forget calls older than a minute and costs older than a day, and return the time."""
-        now = self.clock()
-        while self.calls and self.calls[0] <= now - _MINUTE:
-            self.calls.popleft()
-        oldest = now / _MINUTE - _MINUTES - 1
-        while self.by_minute and (minute := next(iter(self.by_minute))) <= oldest:
-            del self.by_minute[minute]
+        now = self._clock()
+        while self._calls and self._calls[0] <= now - _MINUTE:
+            self._calls.popleft()
+        while self._spent and (self._spent[0].minute + 1) * _MINUTE <= now - _DAY:
+            self._spent.popleft()
         return now
 
 

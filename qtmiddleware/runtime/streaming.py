@@ -7,9 +7,9 @@ a slow caller does not use up the model's time.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, closing
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.errors import convert_to_model_error
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
@@ -19,21 +19,14 @@ from qtmiddleware.types import Deadline
 
 Piece = str | Reply
 
-# How many seconds to wait for the final `Reply` with the costs, once a first `Reply` has come.
-_ACCOUNT_SECONDS: Final = 5.0
-
 
 async def stream_reply(
     model: StreamingModel, prompt: Prompt, deadline: Deadline, services: Services
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of *model*'s reply and then the whole reply as a `Reply`.
 
-    After the whole reply, a model may yield a second `Reply` with the costs. Closing this generator
-    stops the model at its next piece. Raises `ModelError`.
+    Closing this generator stops the model at its next piece. Raises `ModelError`.
     """
-    if not services.io.can_wait:
-        yield await services.ask(prompt, deadline, model)
-        return
     mailbox: Mailbox[Piece | Outcome[None]] = services.io.make_mailbox()
 
     async def read() -> None:
@@ -42,18 +35,11 @@ async def stream_reply(
         mailbox.put(outcome)
 
     reading = services.io.start(read)
-    patience = Deadline()
-    has_reply = False
     try:
-        with suppress(TimeoutError):
-            while not isinstance(item := await mailbox.get(patience), Outcome):
-                yield item
-                if isinstance(item, Reply):
-                    has_reply = True
-                    patience = Deadline.after(_ACCOUNT_SECONDS)
-            # The reply may be complete, and only its costs are missing.
-            if not item.has_succeeded and not (item.late and has_reply):
-                raise convert_to_model_error(item.error)
+        while not isinstance(item := await mailbox.get(Deadline()), Outcome):
+            yield item
+        if not item.has_succeeded:
+            raise convert_to_model_error(item.error)
     finally:
         await reading.cancel(in_generator=True)
 

@@ -23,7 +23,6 @@ from qtmiddleware.runtime.forking import register_fork_reset
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 T = TypeVar("T")
-Tasks = queue.SimpleQueue[Callable[[], None]]
 
 MAX_THREADS: Final = 256
 IDLE_SECONDS: Final = 10.0
@@ -59,44 +58,40 @@ class Bulkhead:
         """Forget all threads after a fork, because they belong to the parent process."""
         self._lock = threading.Lock()
         self.in_use = 0
-        # One queue per idle thread, which waits there for its next task.
-        self._idle: list[Tasks] = []
+        # How many threads wait for a task that nobody has put into the queue yet.
+        self._idle = 0
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def start(self, task: Callable[[], None]) -> None:
         """Start *task* in a thread. Raise `ModelError` ``overloaded`` if no thread is free."""
+        is_ending = sys.is_finalizing()
         with self._lock:
-            is_full = self.in_use >= self.limit
-            if not is_full:
-                self.in_use += 1
-                if self._idle and not sys.is_finalizing():
-                    # Under the lock, so that Ctrl-C leaves no thread that waits for ever.
-                    self._idle.pop().put(task)
-                    return
-        if is_full:
-            raise self._record_refusal()
-        if self._start_thread(task):
+            if self.in_use >= self.limit:
+                self.refused += 1
+                raise self._make_refusal()
+            self.in_use += 1
+            if self._idle and not is_ending:
+                # Under the lock, so that Ctrl-C leaves no thread that waits for ever.
+                self._idle -= 1
+                self._tasks.put(task)
+                return
+        # While the interpreter ends, a thread may start but never run.
+        if not is_ending and self._start_thread():
+            self._tasks.put(task)
             return
         with self._lock:
             self.in_use -= 1
-        is_ending = sys.is_finalizing() or not threading.main_thread().is_alive()
-        if is_ending or self.limit == sys.maxsize:
+        if is_ending or not threading.main_thread().is_alive() or self.limit == sys.maxsize:
             # An original search must be answered, and at the end of the process nobody else runs.
             task()
         else:
             # Not performed here, because this may be the thread of an event loop.
-            raise self._record_refusal()
+            self.refused += 1
+            raise self._make_refusal()
 
-    def _start_thread(self, task: Callable[[], None]) -> bool:
-        """Start *task* in a new thread; return whether the system had one left."""
-        # While the interpreter ends, a thread may start but never run.
-        if sys.is_finalizing():
-            return False
-        # In a queue, because a thread keeps its arguments as long as it lives.
-        tasks: Tasks = queue.SimpleQueue()
-        tasks.put(task)
-        thread = threading.Thread(
-            target=self._perform_tasks, args=(tasks,), name="qtmiddleware", daemon=True
-        )
+    def _start_thread(self) -> bool:
+        """Start a thread that waits for a task; return whether the system had one left."""
+        thread = threading.Thread(target=self._perform_tasks, name="qtmiddleware", daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -115,31 +110,29 @@ class Bulkhead:
             with self._lock:
                 self.given_up += call_count
 
-    def _perform_tasks(self, tasks: Tasks) -> None:
+    def _perform_tasks(self) -> None:
         while True:
             try:
-                task = tasks.get(timeout=IDLE_SECONDS)
+                task = self._tasks.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 with self._lock:
-                    if tasks in self._idle:
-                        self._idle.remove(tasks)
-                        return
-                    if tasks.empty():
-                        # Ctrl-C came while a task was put here.
+                    if not self._tasks.empty():
+                        continue
+                    if self._idle:
+                        self._idle -= 1
+                    else:
+                        # Ctrl-C came between the start of this thread and its first task.
                         self.in_use -= 1
-                        return
-                continue
+                    return
             # A task handles its own errors; an error that escapes must not end the pool's thread.
             with suppress(BaseException):
                 task()
             del task  # An idle thread keeps nothing alive.
             with self._lock:
                 self.in_use -= 1
-                self._idle.append(tasks)
+                self._idle += 1
 
-    def _record_refusal(self) -> ModelError:
-        with self._lock:
-            self.refused += 1
+    def _make_refusal(self) -> ModelError:
         busy = f"all {self.limit} threads of the middleware are busy"
         self._sampler.log(
             logger,

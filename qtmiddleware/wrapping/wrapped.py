@@ -337,7 +337,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             learned.record_problem(binding.ambiguity)
         conversation = read_history(history)
         # A hook may itself retrieve. Calling the hook for that retrieval would never end.
-        hooks = () if is_inside_hook() else (function.hook, engine.hook)
+        hooks = () if is_inside_hook.get() else (function.hook, engine.hook)
         call = Call(
             original=original,
             history=conversation.messages,

@@ -57,23 +57,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # --- a kind of degradation ------------------------------------------------------------------------
 
 
-def test_degraded_queries_are_one_record_a_minute_and_none_is_lost(
+def test_degraded_queries_are_one_record_a_minute(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     qm = failing()
     wrapped = [qm.wrap(search), qm.wrap(lambda query, top_k=3: search(query, top_k))]
-    for turn in range(413):
+    for turn in range(13):
         wrapped[turn % 2].retrieve(QUERY)
     clock.now += 75
     for turn in range(3):
         wrapped[turn % 2].retrieve(QUERY)
-    assert [record.qtm["counts"] for record in caplog.records] == [  # type: ignore[attr-defined]
-        {"transform.rewrite unavailable": count} for count in (1, 413)
-    ]
     assert [re.sub("[0-9a-f]{16}", "ID", it) for it in caplog.messages] == [
-        "retrieval ID degraded: transform.rewrite unavailable",
-        "retrieval ID degraded: transform.rewrite unavailable (412 more since the record before)",
-    ]
+        "retrieval ID degraded: transform.rewrite unavailable"
+    ] * 2
 
 
 def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_but_not_for_each_probe(
@@ -87,8 +83,8 @@ def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_but_not_for_each_p
         attempt.end(has_failed=has_failed)
         clock.now += 31
     assert caplog.messages == [
-        "the circuit breaker opened: gpt-6-luna (no calls for 30 s, then one test call)",
-        "the circuit breaker closed: gpt-6-luna (calls are allowed again)",
+        "the circuit breaker opened: gpt-6-luna (no calls for 30 s)",
+        "the circuit breaker closed: gpt-6-luna",
     ]
 
 
@@ -155,7 +151,6 @@ def test_the_record_of_a_degraded_retrieval_says_where_it_failed_why_and_what_to
         "query_id": retrieval.trace.query_id,
         "stage": "transform.rewrite",
         "reason": "unauthorized",
-        "counts": {"transform.rewrite unauthorized": 1},
         "seconds": round(retrieval.trace.total_ms / 1e3, 6),
         "searches": 1,
         "llm_calls": retrieval.trace.llm_calls,

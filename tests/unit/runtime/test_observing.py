@@ -146,7 +146,7 @@ def test_an_observer_that_raises_changes_nothing_and_is_logged_once(
     qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(scripted), observers=(Broken(), heard))
     for _ in range(3):
         assert qm.wrap(plain).retrieve(QUERY).status == "full"
-    assert caplog.messages == ["the observer Broken failed: ValueError"]
+    assert caplog.messages == ["observer failed: Broken (ValueError)"]
     assert len(heard.ended) == len(heard.started) > 0
     with pytest.raises(qtm.ConfigError, match="an observer must have on_start and on_end"):
         qtm.QueryMiddleware(observers=([],))  # type: ignore[arg-type]
