@@ -132,12 +132,12 @@ class CallableEmbedder:
         A function that takes one text per call gets up to *max_concurrency* calls at a time.
         """
         calls = self._list_calls(self._function, texts)
-        if len(calls) > 1 or is_async(self._function):
-            results = run_in_background_loop(_run_calls(calls, max_concurrency))
-        else:
-            results = [call() for call in calls]
-            if results and inspect.isawaitable(results[0]):
-                results = [run_in_background_loop(results[0])]
+        if len(calls) == 1 and not is_async(self._function):
+            result = calls[0]()
+            if inspect.isawaitable(result):
+                result = run_in_background_loop(result)
+            return self._read_results([result], texts)
+        results = run_in_background_loop(_run_calls(calls, max_concurrency))
         return self._read_results(results, texts)
 
     async def aembed(
@@ -202,13 +202,11 @@ def _find_methods(
                 return name, method if callable(method) else async_method, async_method
         if callable(embedder):
             return "", embedder, None
-    kind = type(embedder).__name__
-    if isinstance(embedder, type):
-        kind = f"the class {embedder.__name__}; make an object of it"
     raise WrapError(
         "embed must be a function from a text to its vector, or an object that embeds (LangChain,"
-        f" LlamaIndex, Chroma, sentence-transformers or an Embedder), not {kind}. A function from a"
-        " list of texts to their vectors is passed as embed_many"
+        " LlamaIndex, Chroma, sentence-transformers or an Embedder), not"
+        f" {type(embedder).__name__}. A function from a list of texts to their vectors is passed as"
+        " embed_many"
     )
 
 
@@ -260,13 +258,12 @@ def read_vectors(
             f"{model_name} returned {len(vectors)} vectors for {text_count} texts{hint}"
         )
     lengths = {len(vector) for vector in vectors}
-    if lengths != {dimension or len(vectors[0])} or not vectors[0]:
-        wanted = f"{dimension} numbers" if dimension else "one length"
+    has_one_length = lengths == {dimension or len(vectors[0])} and bool(vectors[0])
+    if not has_one_length or not all(all(map(isfinite, vector)) for vector in vectors):
+        wanted = f"{dimension} finite numbers" if dimension else "one length, of finite numbers"
         raise EmbeddingError(
-            f"{model_name} must return vectors of {wanted}, not of {sorted(lengths)}"
+            f"{model_name} must return vectors of {wanted}; it returned {sorted(lengths)} numbers"
         )
-    if not all(all(map(isfinite, vector)) for vector in vectors):
-        raise EmbeddingError(f"{model_name} returned numbers that are not finite (NaN or infinite)")
     return Vectors(vectors, tokens)
 
 

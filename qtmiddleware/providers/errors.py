@@ -17,7 +17,6 @@ from qtmiddleware.types import Deadline
 _STATUS: Final = {
     401: "unauthorized",
     403: "unauthorized",
-    407: "unauthorized",
     408: "timeout",
     413: "too_long",
     429: "rate_limited",
@@ -30,7 +29,8 @@ _CODE: Final = {
     "invalid_api_key": "unauthorized",
 }
 _ADVICE: Final = {
-    "timeout": "did not answer in time; raise {timeout} if it usually takes longer",
+    "timeout": "did not answer in time; raise {timeout} if it usually takes longer, or check"
+    " {address}",
     "unauthorized": "rejected the key; check OPENAI_API_KEY and its permissions",
     "rate_limited": "accepts no more requests for now (rate limit or quota)",
     "refused": "withheld the answer by its content filter",
@@ -43,11 +43,12 @@ _ADVICE: Final = {
 }
 # Any other text of a provider may quote a key or a query.
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
+_REDIRECTS: Final = "redirects to another address, and redirects are not followed; check {address}"
 # Python's own errors that come from outside. All others are bugs.
 _FROM_OUTSIDE: Final = (OSError, UnicodeError, EOFError, MemoryError, ExceptionGroup)
 
 _log = get_logger("qtmiddleware")
-_reported: dict[tuple[object, str], object] = {}
+_reported: set[tuple[str, str]] = set()
 
 
 def require_seconds_left(deadline: Deadline) -> float:
@@ -74,20 +75,10 @@ def convert_client_error(
     """
     if isinstance(error, ModelError):
         return error
-    cause = type(error.__cause__).__name__
     status = read_status(error)
     reason = _choose_reason(error, status)
-    advice = _ADVICE[reason]
-    if cause == "ConnectTimeout":
-        advice = "cannot be reached; check {address} and the network"
-    elif isinstance(error, UnicodeEncodeError):
-        # Headers must be ASCII, and the key is the only header that this package does not write.
-        reason = "unauthorized"
-        advice = "needs a key of other characters; check OPENAI_API_KEY"
-    elif status == 407 or cause == "ProxyError":
-        advice = "is blocked by the proxy; check HTTPS_PROXY"
-    elif status is not None and status < 400:
-        advice = "redirects to another address, and redirects are not followed; check {address}"
+    is_redirect = status is not None and status < 400
+    advice = _REDIRECTS if is_redirect else _ADVICE[reason]
     failure = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
         for name in ("code", "param"):
@@ -96,7 +87,7 @@ def convert_client_error(
     return ModelError(
         reason,
         f"{service} {advice.format(address=address, timeout=timeout)} ({failure})",
-        retry_after=limit_pause(read_retry_after(error)),
+        retry_after=read_retry_after(error),
     )
 
 
@@ -138,17 +129,15 @@ def read_body_field(error: Exception, field_name: str) -> str:
 
 
 def read_retry_after(error: Exception) -> float | None:
-    """Return the seconds in the header ``Retry-After``; ``None`` if there is no such number."""
+    """Return the pause in the header ``Retry-After`` in seconds, limited; ``None`` without one."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        with suppress(ValueError):
-            seconds = float(str(headers.get(name)).encode("ascii")) * unit
-            if 0 <= seconds < float("inf"):
-                return seconds
+        with suppress(TypeError, ValueError):
+            return limit_pause(float(headers.get(name)) * unit)
     return None
 
 
-def convert_function_error(error: Exception, fn_name: str, fn: Any) -> ModelError:
+def convert_function_error(error: Exception, fn_name: str) -> ModelError:
     """Return the `ModelError` for an *error* of a user's own model or function.
 
     Python's own errors, such as `TypeError` and `KeyError`, are bugs: the reason is ``failed``, and
@@ -159,37 +148,34 @@ def convert_function_error(error: Exception, fn_name: str, fn: Any) -> ModelErro
     kind = type(error).__name__
     if _log.isEnabledFor(logging.DEBUG):
         text = format_error(error)
-        _log.debug(
-            "%s failed\n%s",
-            fn_name,
-            text,
-            event="model_failed",
-            model=fn_name,
-            error=kind,
-        )
+        _log.debug("%s failed\n%s", fn_name, text, event="model_failed", model=fn_name, error=kind)
     if isinstance(error, ModelError):
         return build_safe_error(error, fn_name)
     # A library's own error class, such as the JSON decoder's, means that the service answered
     # something unexpected.
     is_bug = type(error).__module__ == "builtins" and not isinstance(error, _FROM_OUTSIDE)
     if is_bug and type(error) not in (Exception, RuntimeError):
-        # `setdefault` is atomic: one question may fail in several threads at the same time.
-        this_call = object()
-        if _reported.setdefault((getattr(fn, "__code__", fn_name), kind), this_call) is this_call:
-            hint = " (a function gets one argument, the messages)" if kind == "TypeError" else ""
-            stack = "".join(format_tb(error.__traceback__))
-            _log.error(
-                "%s raised %s%s. Its message is logged at DEBUG, and this record once.\n%s",
-                *(fn_name, kind, hint, stack),
-                event="model_bug",
-                model=fn_name,
-                error=kind,
-            )
+        _log_bug_once(error, fn_name)
         return ModelError("failed", f"{fn_name} raised {kind}; the traceback is in the log")
-    message = f"{fn_name} raised {kind}"
     status = read_status(error)
     if status is None:
-        return ModelError("unavailable", message)
-    pause = limit_pause(read_retry_after(error))
-    message = f"{message} (HTTP {status})"
-    return ModelError(_choose_reason(error, status), message, retry_after=pause)
+        return ModelError("unavailable", f"{fn_name} raised {kind}")
+    message = f"{fn_name} raised {kind} (HTTP {status})"
+    return ModelError(_choose_reason(error, status), message, retry_after=read_retry_after(error))
+
+
+def _log_bug_once(error: Exception, fn_name: str) -> None:
+    kind = type(error).__name__
+    if (fn_name, kind) in _reported:
+        return
+    _reported.add((fn_name, kind))
+    _log.error(
+        "%s raised %s (a function gets one argument, the messages). Its message is logged at DEBUG,"
+        " and this record once.\n%s",
+        fn_name,
+        kind,
+        "".join(format_tb(error.__traceback__)),
+        event="model_bug",
+        model=fn_name,
+        error=kind,
+    )

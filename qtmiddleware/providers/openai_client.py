@@ -24,18 +24,12 @@ DEFAULT_ADDRESS: Final = "https://api.openai.com/v1"
 _PORTS: Final = {"http": 80, "https": 443}
 _PROVIDERS: Final = {
     "openai.azure.com": "azure.ai.openai",
-    "ai.azure.com": "azure.ai.inference",
     "amazonaws.com": "aws.bedrock",
     "anthropic.com": "anthropic",
-    "aiplatform.googleapis.com": "gcp.vertex_ai",
     "generativelanguage.googleapis.com": "gcp.gemini",
     "mistral.ai": "mistral_ai",
     "groq.com": "groq",
     "deepseek.com": "deepseek",
-    "cohere.com": "cohere",
-    "cohere.ai": "cohere",
-    "perplexity.ai": "perplexity",
-    "x.ai": "x_ai",
 }
 """The values of OpenTelemetry's ``gen_ai.provider.name``, by the end of the host's name."""
 
@@ -94,28 +88,21 @@ def is_async_client(client: Any) -> bool:
     return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
 
 
-def is_plain_client(client: Any) -> bool:
-    """Return whether *client* is an SDK client whose calls nobody has replaced.
-
-    Tracing libraries replace the method ``create`` of one client. A copy would not be traced.
-    """
+def _has_default_connections(client: Any) -> bool:
+    """Return whether *client* is a plain SDK client to which the user passed no HTTP client."""
     vendor = sys.modules.get("openai")
     # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.
     if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
         return False
-    return "create" not in vars(client.chat.completions)
-
-
-def _has_default_connections(client: Any) -> bool:
-    """Return whether *client* is a plain SDK client to which the user passed no HTTP client."""
+    # Tracing libraries replace the method `create` of one client. A copy would not be traced.
+    is_replaced = "create" in vars(client.chat.completions)
     # The SDK then uses a class of its own. Without this name, the client is used as it is.
     http_class = type(getattr(client, "_client", None))
-    return is_plain_client(client) and http_class.__name__.endswith("HttpxClientWrapper")
+    return not is_replaced and http_class.__name__.endswith("HttpxClientWrapper")
 
 
 def _copy_with_own_connections(client: Any) -> Any:
-    connections = _make_connections(is_async=is_async_client(client))
-    return client.with_options(http_client=connections)
+    return client.with_options(http_client=_make_connections(is_async=is_async_client(client)))
 
 
 def read_host(address: str) -> str:
@@ -144,9 +131,9 @@ def find_provider(host: str) -> str:
 class Clients:
     """The clients of one service: the user's own, or clients that are made on first use.
 
-    The user's clients are never closed. There is one async client per event loop, because a
-    connection belongs to the loop that opened it: the user's async client is copied. A client made
-    here is closed when its loop shuts down, or when nobody refers to it any more.
+    There is one async client per event loop, because a connection belongs to the loop that opened
+    it: the user's async client is copied. A client made here is closed when its loop shuts down.
+    The user's clients are never closed.
     """
 
     def __init__(self, client: Any, base_url: str | None) -> None:
@@ -179,13 +166,12 @@ class Clients:
             address = find_address(self._base_url) or DEFAULT_ADDRESS
         return str(address).rstrip("/")
 
-    def get_sync_client(self) -> tuple[Any, int]:
-        """Return the client for a synchronous call, and how often to retry."""
-        make = partial(self._make_client, is_async=False)
-        return _take_over_retries(self._sync or self._made.get(make))
+    def get_sync_client(self) -> Any:
+        """Return the client for a synchronous call."""
+        return self._sync or self._made.get(partial(self._make_client, is_async=False))
 
-    async def get_async_client(self) -> tuple[Any, int]:
-        """Return the client for a call in the running event loop, and how often to retry.
+    async def get_async_client(self) -> Any:
+        """Return the client for a call in the running event loop.
 
         Raises `ModelError` if the user gave only a sync client, or if there is no API key.
         """
@@ -197,24 +183,20 @@ class Clients:
             )
         # Only the user knows the proxies and certificates of an HTTP client that the user passed.
         if self._async is not None and not _has_default_connections(self._async):
-            return _take_over_retries(self._async)
+            return self._async
         loop = asyncio.get_running_loop()
-        entry = self._by_loop.get(loop)
-        if entry is None or entry[0].is_closed():
+        client, _ = self._by_loop.get(loop, (None, None))
+        if client is None:
             # In a thread, because the SDK and the certificates take a second to load.
             made = await run_in_thread(partial(self._make_client, is_async=True))
-            kept = {
-                known: pair
-                for known, pair in self._by_loop.items()
-                if not (known.is_closed() or pair[0].is_closed())
-            }
+            kept = {known: pair for known, pair in self._by_loop.items() if not known.is_closed()}
             # Another task may have been faster.
-            entry = kept.setdefault(loop, (made, _close_at_shutdown(made)))
+            client, lifetime = kept.setdefault(loop, (made, _close_at_shutdown(made)))
             self._by_loop = kept
-            if entry[0] is made:
+            if client is made:
                 # Started here, so that this loop closes the generator, and with it the client.
-                await anext(entry[1])
-        return _take_over_retries(entry[0])
+                await anext(lifetime)
+        return client
 
     def close(self) -> None:
         """Close the clients made here, each in its event loop. The next call makes new clients."""
@@ -223,7 +205,7 @@ class Clients:
         self._made.close()
 
     async def aclose(self) -> None:
-        """Like `close`, but wait until the running event loop's client is closed."""
+        """Close as `close` does, but wait until the running event loop's client is closed."""
         _, lifetime = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
         if lifetime is not None:
             await lifetime.aclose()
@@ -253,10 +235,3 @@ async def _close_at_shutdown(client: Any) -> AsyncGenerator[None]:
         yield
     finally:
         await client.close()
-
-
-def _take_over_retries(client: Any) -> tuple[Any, int]:
-    """Return a copy that does not retry, as that ignores the deadline, and how often to retry."""
-    if not is_plain_client(client) or not client.max_retries:
-        return client, 0
-    return client.with_options(max_retries=0), client.max_retries

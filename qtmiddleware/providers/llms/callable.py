@@ -66,7 +66,7 @@ class CallableModel:
         try:
             answer = self._call(prompt)
         except Exception as error:
-            raise convert_function_error(error, self._label, self._fn) from error
+            raise convert_function_error(error, self._label) from error
         if inspect.isawaitable(answer):
             return run_in_background_loop(self._await(lambda _: answer, prompt, deadline))
         return self._read_answer(answer, prompt)
@@ -88,7 +88,7 @@ class CallableModel:
         except Exception as error:
             if scope.expired() and not isinstance(error, ModelError):
                 raise ModelError("timeout", f"{self._label} did not answer in time") from error
-            raise convert_function_error(error, self._label, self._fn) from error
+            raise convert_function_error(error, self._label) from error
         return self._read_answer(answer, prompt)
 
     def _read_answer(self, answer: Any, prompt: Prompt) -> Reply:

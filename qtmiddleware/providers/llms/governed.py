@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import contextmanager
+from contextlib import aclosing, closing, contextmanager
 from math import ceil
 from typing import Any, Final, TypeVar
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 # Errors that prove that the service works, although this question got no answer.
 _REASONS_OF_ANSWERS: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
 # Errors that say nothing about the service.
-_REASONS_OF_CALLERS: Final = frozenset({"cancelled", "failed", "overloaded"})
+_REASONS_OF_CALLERS: Final = frozenset({"cancelled", "failed", "overloaded", "over_budget"})
 
 
 def is_builtin_model(model: object) -> bool:
@@ -121,15 +121,13 @@ class GovernedModel:
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
-        with self._govern_call(prompt, deadline) as record:
-            pieces = inner.stream(prompt, deadline)
-            try:
-                for piece in pieces:
-                    yield record(piece)
-            finally:
-                # If the caller stops early, this ends the connection at once.
-                if hasattr(pieces, "close"):
-                    pieces.close()
+        # If the caller stops early, closing ends the connection at once.
+        with (
+            self._govern_call(prompt, deadline) as record,
+            closing(inner.stream(prompt, deadline)) as pieces,
+        ):
+            for piece in pieces:
+                yield record(piece)
 
     async def astream(
         self, prompt: Prompt, deadline: Deadline
@@ -140,13 +138,9 @@ class GovernedModel:
             yield await self.acomplete(prompt, deadline)
             return
         with self._govern_call(prompt, deadline) as record:
-            pieces = inner.astream(prompt, deadline)
-            try:
+            async with aclosing(inner.astream(prompt, deadline)) as pieces:
                 async for piece in pieces:
                     yield record(piece)
-            finally:
-                if hasattr(pieces, "aclose"):
-                    await pieces.aclose()
 
     def _require_reply(self, reply: object) -> Reply:
         if not isinstance(reply, Reply):
@@ -163,55 +157,45 @@ class GovernedModel:
         Yields a function that records a piece of the output and returns it. The attempt ends with a
         `Reply`, an abandoned call or the end of the block: the first of them counts.
         """
-        # This raises before the call begins, because a caller without time says nothing about the
-        # model.
+        # A timeout is a failure only if the model had enough time. Otherwise it says nothing. A
+        # caller without any time gets an error here.
         has_enough_time = require_seconds_left(deadline) >= self._min_seconds
-        # A timeout is a failure only if the model had enough time. Otherwise it says nothing.
         timeout_has_failed = True if has_enough_time else None
         attempt = self.breaker.begin_attempt()
         if attempt is None:
             raise self.find_blocking_error() or ModelError(
                 "circuit_open", "the test call just ended"
             )
-        try:
-            reservation = self._reserve_cost(prompt)
-        except BaseException:
-            # A half-open breaker allows only one attempt at a time, so this one must end.
-            attempt.end(has_failed=None)
-            raise
         # A call that hangs in a thread reports nothing itself.
         on_abandon(
             lambda ending: attempt.end(
                 has_failed=timeout_has_failed if ending == "late" else None,
             )
         )
+        reservation: Reservation | None = None
         has_output = False
 
         def record(piece: T) -> T:
             nonlocal has_output
             has_output = True
-            if isinstance(piece, Reply):
+            if isinstance(piece, Reply) and reservation is not None:
                 # Recorded now, not when the stream closes: some services never close their streams.
                 attempt.end(has_failed=False)
                 self._record_cost(reservation, piece)
             return piece
 
         try:
+            reservation = self._reserve_cost(prompt)
             yield record
         except Exception as error:
-            failure: Any = error
-            is_known = isinstance(error, ModelError) and error.reason in REASONS
-            if not is_known or not is_raised_by_package(error):
-                # The message of a user's own model may quote the prompt, so it is replaced.
-                failure = convert_function_error(error, self.name, self.inner)
+            failure = self._convert_error(error)
             # The request cost nothing, so the reserved amount is released.
-            if failure.is_free and not has_output:
+            if failure.is_free and not has_output and reservation is not None:
                 reservation.record_actual_cost(0, 0.0)
-            has_failed = timeout_has_failed
-            if failure.reason != "timeout":
-                has_failed = _has_failed(failure.reason)
-            pause = limit_pause(failure.retry_after) if has_failed else None
-            attempt.end(has_failed=has_failed, pause_seconds=pause)
+            has_failed = _has_failed(failure.reason)
+            if failure.reason == "timeout":
+                has_failed = timeout_has_failed
+            attempt.end(has_failed=has_failed, pause_seconds=limit_pause(failure.retry_after))
             if failure is error:
                 raise
             raise failure from error
@@ -219,6 +203,13 @@ class GovernedModel:
             attempt.end(has_failed=None)
             raise
         attempt.end(has_failed=False)
+
+    def _convert_error(self, error: Exception) -> ModelError:
+        is_known = isinstance(error, ModelError) and error.reason in REASONS
+        if is_known and is_raised_by_package(error):
+            return error  # type: ignore[return-value]
+        # The message of a user's own model may quote the prompt, so it is replaced.
+        return convert_function_error(error, self.name)
 
     def _reserve_cost(self, prompt: Prompt) -> Reservation:
         # A token is about four characters of English, or one of Chinese, which takes three bytes.
@@ -235,4 +226,4 @@ class GovernedModel:
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
             tokens, usd = reservation.tokens, reservation.usd
-        reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
+        reservation.record_actual_cost(tokens, usd or 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -39,11 +39,9 @@ class OpenAIModel:
       plain text. Other rejected options are lowered or omitted in the same way. The process
       remembers per address and model what was rejected.
     - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort they accept.
-    - Every request times out at the deadline. A client's ``max_retries`` is respected, but no retry
-      begins after the deadline. Clients made here do not retry.
+    - Every request times out at the deadline. A user's client retries as its ``max_retries`` says;
+      clients made here do not retry.
     - If the user gave only an async client, blocking calls run in the background loop.
-    - A stream yields a `Reply` without cost as soon as the text is complete, and the whole `Reply`
-      at the end, because a service may keep the stream open to send the token counts.
 
     *client* is an ``openai`` client, a pair of a sync and an async one, or `Clients`. By default,
     clients are made on first use with the key from ``OPENAI_API_KEY``.
@@ -55,7 +53,6 @@ class OpenAIModel:
         self.name = model
         """The model's name."""
         self._options = options or LlmSettings()
-        self._levels: dict[str, int] = {}
         is_shared = isinstance(client, Clients)
         self._clients = client if is_shared else Clients(client, self._options.base_url)
         self.can_async = self._clients.has_async_client
@@ -110,23 +107,20 @@ class OpenAIModel:
 
     # Over a blocking client, nothing that the next methods await ever suspends.
 
-    async def _complete(self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline) -> Reply:
+    async def _complete(self, client: Any, prompt: Prompt, deadline: Deadline) -> Reply:
         answer, count = await self._send(client, prompt, deadline)
         return self._count_cost(replies.read_completion(answer), count)
 
     async def _stream(
-        self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline
+        self, client: Any, prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[Piece, None]:
         reader = _StreamReader()
         answer, count = await self._send(client, prompt, deadline, streams=True)
         try:
             async with aclosing(_read_chunks(answer, deadline)) as chunks:
                 async for chunk in chunks:
-                    had_end = bool(reader.end)
                     if text := reader.read(chunk):
                         yield text
-                    if reader.end and not had_end and reader.text.strip():
-                        yield self._count_cost(reader.make_reply(), count)
         except Exception as error:
             # If the text had ended before the error, at most the cost is missing.
             if not reader.end:
@@ -137,11 +131,9 @@ class OpenAIModel:
         yield self._count_cost(reader.make_reply(), count)
 
     async def _send(
-        self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline, *, streams: bool = False
+        self, client: Any, prompt: Prompt, deadline: Deadline, *, streams: bool = False
     ) -> tuple[Any, int]:
         address = self._clients.address
-        # A client that does not show its address may call any service.
-        known = LEARNED.setdefault((address, self.name), {}) if address else self._levels
         build = partial(
             build_request,
             self.name,
@@ -150,7 +142,8 @@ class OpenAIModel:
             host=read_host(address),
             streams=streams,
         )
-        return await send_request(*client, build, known, self._service, deadline)
+        known = LEARNED.setdefault((address, self.name), {})
+        return await send_request(client, build, known, self._service, deadline)
 
     @property
     def _service(self) -> str:
@@ -179,21 +172,19 @@ class OpenAIModel:
 
 
 async def _read_chunks(answer: Any, deadline: Deadline) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of *answer*; the *answer* itself if it is a whole completion."""
-    if hasattr(answer, "choices") or isinstance(answer, str | Mapping):
-        yield answer
-    elif hasattr(answer, "__aiter__"):
-        chunks: AsyncIterator[Any] = aiter(answer)
-        while True:
-            async with asyncio.timeout(min(require_seconds_left(deadline), LONGEST_WAIT)):
-                chunk = await anext(chunks, None)
-            if chunk is None:
-                return
-            yield chunk
-    else:
+    """Yield the chunks of the stream *answer*, until the *deadline*."""
+    if not hasattr(answer, "__aiter__"):
         for chunk in answer:
             yield chunk
             require_seconds_left(deadline)
+        return
+    chunks: AsyncIterator[Any] = aiter(answer)
+    while True:
+        async with asyncio.timeout(min(require_seconds_left(deadline), LONGEST_WAIT)):
+            chunk = await anext(chunks, None)
+        if chunk is None:
+            return
+        yield chunk
 
 
 class _StreamReader:
@@ -203,30 +194,29 @@ class _StreamReader:
     """
 
     def __init__(self) -> None:
-        self.text = self.end = ""
+        self.end = ""
+        self._text = ""
         self._fields: dict[str, Any] = {}
         self._has_begun = False
 
     def read(self, chunk: Any) -> str:
-        """Return the text in *chunk*, which may be a whole completion."""
+        """Return the text in *chunk*."""
         replies.raise_if_gateway_error(chunk)
         # The counts come last, in a chunk without choices. Some services name the model only once.
         for name in ("model", "id", "usage"):
             if value := read_field(chunk, name):
                 self._fields[name] = value
         choices = read_field(chunk, "choices")
-        self._has_begun |= isinstance(choices, list | tuple)
+        self._has_begun |= isinstance(choices, list)
         # Only the first choice is the answer.
-        if not self._has_begun or not choices or read_field(choices[0], "index"):
+        if not choices or read_field(choices[0], "index"):
             return ""
-        message = read_field(choices[0], "message")
         end = read_field(choices[0], "finish_reason")
-        end = end.lower() if isinstance(end, str) else "stop" if message is not None else ""
-        delta = message if message is not None else read_field(choices[0], "delta")
-        replies.raise_if_refused(delta, end)
+        self.end = self.end or (end.lower() if isinstance(end, str) else "")
+        delta = read_field(choices[0], "delta")
+        replies.raise_if_refused(delta, self.end)
         text = replace_surrogates(replies.join_texts(read_field(delta, "content")) or "")
-        self.text += text
-        self.end = self.end or end
+        self._text += text
         return text
 
     def make_reply(self) -> Reply:
@@ -237,4 +227,4 @@ class _StreamReader:
             )
         if not self.end:
             raise ModelError("unavailable", "the model's answer was cut off")
-        return replies.make_reply(self.text, self._fields, finish_reason=self.end)
+        return replies.make_reply(self._text, self._fields, finish_reason=self.end)

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from qtmiddleware.config.settings import LlmSettings
-from qtmiddleware.errors import is_outage
 from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.providers.errors import (
     convert_client_error,
     read_body_field,
-    read_retry_after,
     read_status,
     require_seconds_left,
 )
-from qtmiddleware.providers.openai_client import is_async_client, is_plain_client
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -39,11 +34,6 @@ Providers count the reasoning as output tokens.
 _MOST_STEPS: Final = 4
 _FORMATS: Final = ("json_schema", "json_object", "text")
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
-_STREAMS: Final[tuple[dict[str, Any], ...]] = (
-    {"stream": True, "stream_options": {"include_usage": True}},
-    {"stream": True},
-    {},
-)
 _PATTERNS: Final = {
     "response_format": re.compile(
         r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_"
@@ -52,13 +42,8 @@ _PATTERNS: Final = {
     "tokens": re.compile(r"max_(?:completion_|output_|new_)?tokens"),
     "temperature": re.compile(r"temperature"),
     "reasoning_effort": re.compile(r"reasoning[_. ]?effort|thinking|output_config\.effort"),
-    "stream": re.compile(r"stream|include_usage"),
+    "stream_options": re.compile(r"stream|include_usage"),
 }
-_OTHER_CAUSES: Final = re.compile(
-    r"context[_ ]length|maximum context|too (?:long|many tokens)|api[_ ]?key|quota|billing|credit|"
-    r"model\b.{0,80}(?:not[_ ]?found|not exist|unknown)|model_not_found|content[_"
-    r" ](?:filter|policy|management)"
-)
 # OpenAI's reasoning models, and the least effort that each accepts; the first match counts.
 _LEAST_EFFORTS: Final = {
     re.compile(r"gpt-\d[\d.]*-astra\b|o\d\b"): "low",
@@ -67,9 +52,6 @@ _LEAST_EFFORTS: Final = {
 }
 LONGEST_WAIT: Final = 600.0
 """The maximum number of seconds to wait for an answer, or for the next piece of a stream."""
-_LONGEST_CONNECT: Final = 5.0
-_FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 8.0
 
 _log = get_logger("qtmiddleware.llms")
 LEARNED: Final[dict[tuple[str, str], dict[str, int]]] = {}
@@ -105,7 +87,9 @@ def build_request(
         room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
         request[limits[level]] = options.max_tokens + room
     if streams:
-        request |= _STREAMS[min(levels.get("stream", 0), 2)]
+        request["stream"] = True
+        if not levels.get("stream_options"):
+            request["stream_options"] = {"include_usage": True}
     shape: str = options.structured_output
     if shape == "auto":
         shape = _FORMATS[min(levels.get("response_format", 0), 2)]
@@ -115,7 +99,6 @@ def build_request(
 
 async def send_request(
     client: Any,
-    retries: int,
     build: Callable[..., dict[str, Any]],
     known: dict[str, int],
     service: str,
@@ -124,114 +107,62 @@ async def send_request(
     """Send the request of *build*, and simpler ones until *service* accepts one.
 
     Returns the answer and the number of requests. *known* holds the levels that the service is
-    known to accept; new knowledge is added. Outages are retried up to *retries* times. Over a
-    blocking *client*, nothing that is awaited ever suspends. Raises `ModelError`.
+    known to accept; new knowledge is added. Over a blocking *client*, nothing that is awaited ever
+    suspends. Raises `ModelError`.
     """
     levels = dict(known)
-    request_count = simpler_count = retry_count = 0
+    request_count = 0
     while True:
-        seconds, timeout = _choose_timeout(client, deadline)
         request = build(levels=levels)
+        seconds = _choose_timeout(client, deadline)
         request_count += 1
         try:
-            answer = client.chat.completions.create(**request, timeout=timeout)
+            answer = client.chat.completions.create(**request, timeout=seconds)
             if inspect.isawaitable(answer):
+                # The client's own retries end with this time too.
                 async with asyncio.timeout(seconds):
                     answer = await answer
         except Exception as error:
-            option, is_certain = find_rejected_option(error, request)
-            simpler = {**levels, option: levels.get(option, 0) + 1}
-            if option and build(levels=simpler) != request:
-                levels = simpler
-                # A guess is remembered only after the service has accepted the simpler request.
-                if is_certain:
-                    _remember_levels(known, levels)
-                simpler_count += 1
-                pause = 0.0 if simpler_count <= _MOST_STEPS else None
-                model = request["model"]
-                _log.info("%s rejected %s", model, option, event="option_rejected", model=model)
-            else:
-                may_retry = retry_count < retries
-                pause = _choose_pause(error, retry_count, deadline) if may_retry else None
-                retry_count += 1
-            if pause is None:
+            option = find_rejected_option(error, request)
+            levels[option] = levels.get(option, 0) + 1
+            is_simpler = bool(option) and build(levels=levels) != request
+            if not is_simpler or request_count > _MOST_STEPS:
                 raise convert_client_error(error, service) from None
+            model = request["model"]
+            _log.info("%s rejected %s", model, option, event="option_rejected", model=model)
         else:
-            _remember_levels(known, levels)
+            known.update(levels)
             return answer, request_count
-        if is_async_client(client):
-            await asyncio.sleep(pause)
-        else:
-            time.sleep(pause)
 
 
-def _choose_timeout(client: Any, deadline: Deadline) -> tuple[float, Any]:
-    """Return the maximum time of a request in seconds, and the *client*'s option for it."""
+def _choose_timeout(client: Any, deadline: Deadline) -> float:
+    """Return the maximum time of a request in seconds: the *client*'s own if that is shorter."""
     own = getattr(client, "timeout", None)
     limits = [require_seconds_left(deadline), LONGEST_WAIT, getattr(own, "read", own)]
-    seconds: float = min(limit for limit in limits if isinstance(limit, int | float))
-    if not is_plain_client(client):
-        return seconds, seconds
-    import openai
-
-    # A model may be slow, but its host accepts connections quickly. Connecting times out sooner
-    # than the request, because a TLS handshake is cleaned up then, but not if it is cancelled.
-    connect = min(0.9 * seconds, _LONGEST_CONNECT)
-    return seconds, openai.Timeout(seconds, connect=connect)
+    return min(limit for limit in limits if isinstance(limit, int | float))
 
 
-def _choose_pause(error: Exception, retry_count: int, deadline: Deadline) -> float | None:
-    """Return the seconds to wait before a retry; ``None`` if a retry is of no use or too late."""
-    # The SDK itself would repeat the request after the same errors.
-    is_over = read_body_field(error, "code") == "insufficient_quota"
-    if is_over or not (is_outage(error) or read_status(error) in (408, 409)):
-        return None
-    pause = read_retry_after(error)
-    if pause is None:
-        # Random, so that callers that failed together do not retry at the same moment.
-        pause = min(_FIRST_PAUSE * 2**retry_count, _LONGEST_PAUSE) * random.uniform(0.75, 1)
-    return pause if pause < deadline.remaining() else None
+def find_rejected_option(error: Exception, request: Mapping[str, Any]) -> str:
+    """Return the option of *request* that the service rejected; ``""`` if *error* names none.
 
-
-def _remember_levels(known: dict[str, int], levels: Mapping[str, int]) -> None:
-    for option, level in levels.items():
-        known[option] = max(level, known.get(option, 0))
-
-
-def find_rejected_option(error: Exception, request: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the option of *request* that the service rejected, and whether *error* names it.
-
-    The option is ``""`` if *error* was not caused by an option. If an error with status 400 or 422
-    names no option, the response format is returned as a guess, because services reject it most
-    often. If the request has no response format, the guess is ``stream``. For a server error (5xx),
-    only a named response format is returned, because some local servers report this rejection as a
-    server error.
+    If an error with status 400 or 422 says nothing of the cause, the response format is returned as
+    a guess, because services reject it most often; without one, ``stream_options``.
     """
-    if (status := read_status(error)) not in (400, 404, 415, 422, 500, 501):
-        return "", False
+    status = read_status(error)
+    if status not in (400, 404, 415, 422, 500, 501):
+        return ""
     parameter = read_body_field(error, "param").lower()
-    words = " ".join(_collect_texts(getattr(error, "body", None)))[:2_000].lower()
+    words = str(getattr(error, "body", ""))[:2_000].lower()
     for text in (parameter, words):
         # Errors name the rejected option first.
         matches = ((pattern.search(text), option) for option, pattern in _PATTERNS.items())
         if places := [(match.start(), option) for match, option in matches if match]:
-            option = min(places)[1]
-            return (option, True) if status < 500 or option == "response_format" else ("", False)
-    if status in (400, 422) and not parameter and not _OTHER_CAUSES.search(words):
-        return ("response_format" if "response_format" in request else "stream"), False
-    return "", False
-
-
-def _collect_texts(body: Any, max_depth: int = 6) -> Iterator[str]:
-    """Yield the texts in an error's *body*, without ``input``, which repeats the query."""
-    if isinstance(body, str):
-        yield body
-    elif max_depth and isinstance(body, Mapping):
-        for key in ("code", "type", "message", "msg", "detail", "error", "loc"):
-            yield from _collect_texts(body.get(key), max_depth - 1)
-    elif max_depth and isinstance(body, list | tuple):
-        for item in body:
-            yield from _collect_texts(item, max_depth - 1)
+            _, option = min(places)
+            # Some local servers report a rejected response format as a server error.
+            return option if status < 500 or option == "response_format" else ""
+    if status in (400, 422) and not parameter and not read_body_field(error, "code"):
+        return "response_format" if "response_format" in request else "stream_options"
+    return ""
 
 
 def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:

@@ -48,17 +48,10 @@ def read_completion(completion: Any) -> Reply:
     """
     raise_if_gateway_error(completion)
     choices = read_field(completion, "choices")
-    # A client of the SDK returns text, and not an object, if the answer is no JSON.
-    is_object = completion is not None and not isinstance(completion, str)
-    if is_object and choices in (None, [], ()):
-        raise ModelError("empty", "the model's response has no choices")
-    choice = choices[0] if isinstance(choices, list | tuple) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
     message = read_field(choice, "message")
     if message is None:
-        raise ModelError(
-            "unparsable",
-            f"the model's response is no completion; {CHECK_ADDRESS}",
-        )
+        raise ModelError("unparsable", f"the model's response is no completion; {CHECK_ADDRESS}")
     text = join_texts(read_field(message, "content"))
     return make_reply(text, completion, message, read_field(choice, "finish_reason"))
 
@@ -67,7 +60,7 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
     """Return the reply in the *answer* that the user's function *fn_name* gave to *prompt*."""
     if isinstance(answer, str):
         return make_reply(answer, None)
-    if isinstance(read_field(answer, "choices"), list | tuple):
+    if isinstance(read_field(answer, "choices"), list):
         return read_completion(answer)
     raise_if_gateway_error(answer)
     # The fields themselves, as structured output: a dict or a pydantic model.
@@ -94,10 +87,7 @@ def make_reply(
     raise_if_refused(message, end)
     text = replace_surrogates(text or "")
     if len(text) > MOST_CHARS:
-        raise ModelError(
-            "too_long",
-            f"the model's answer is longer than {MOST_CHARS:,} characters",
-        )
+        raise ModelError("too_long", f"the model's answer has more than {MOST_CHARS:,} characters")
     is_cut = end in _CUT_OFF
     if not text.strip():
         if not is_cut:
@@ -138,7 +128,7 @@ def raise_if_gateway_error(completion: Any) -> None:
 def raise_if_refused(message: Any, finish_reason: str) -> None:
     """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
     refusal, parts = read_field(message, "refusal"), read_field(message, "content")
-    kinds = [read_field(part, "type") for part in parts] if isinstance(parts, list | tuple) else []
+    kinds = [read_field(part, "type") for part in parts] if isinstance(parts, list) else []
     if (isinstance(refusal, str) and refusal.strip()) or "refusal" in kinds:
         raise ModelError("refused", "the model refused to answer")
     if finish_reason in _DECLINED:
@@ -149,7 +139,7 @@ def raise_if_refused(message: Any, finish_reason: str) -> None:
 
 def join_texts(content: Any) -> str | None:
     """Return the text of *content*, a text or a list of texts; ``None`` if it is neither."""
-    if not isinstance(content, list | tuple):
+    if not isinstance(content, list):
         return content if isinstance(content, str) else None
     texts = (part if isinstance(part, str) else read_field(part, "text") for part in content)
     return "".join(text for text in texts if isinstance(text, str))

@@ -15,10 +15,7 @@ from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.providers.rerankers.pinecone import PREFIX, PineconeReranker
-from qtmiddleware.retrieval.reranking import check_rerank_scores
 from qtmiddleware.runtime.background_loop import is_async
-
-__all__ = ["check_rerank_scores", "make_reranker"]
 
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 """The models of Pinecone that need no prefix ``pinecone/``."""
@@ -66,7 +63,7 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
 class CallableReranker:
     """Scores passages with a function that takes the question and the texts.
 
-    It returns one score per text, as a list, tuple or array. Exceptions pass through unchanged.
+    It returns one score per text, as a list, tuple or array, which the flow checks.
     """
 
     model_name = ""
@@ -79,6 +76,6 @@ class CallableReranker:
     def __repr__(self) -> str:
         return f"CallableReranker(name={self.name!r})"
 
-    def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+    def rerank(self, query: str, texts: Sequence[str]) -> Any:
         """Return one score per text, in the order of *texts*. Higher is better."""
-        return check_rerank_scores(self._fn(query, list(texts)), len(texts)) if texts else []
+        return self._fn(query, list(texts))

@@ -7,23 +7,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.retrieval.reranking import check_rerank_scores
 from qtmiddleware.runtime.forking import MadeOnce
 
 PREFIX: Final = "pinecone/"
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
-# https://docs.pinecone.io/guides/search/rerank-results
-_MOST_DOCUMENTS: Final = {"cohere-rerank-3.5": 200}
-_MOST_DOCUMENTS_ELSEWHERE: Final = 100
 
 
 class PineconeReranker:
     """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
-    Scores are from 0 to 1. Several requests are sent if there are more texts than one allows. A
-    blank text gets the score 0 without a request. *client* is a ``pinecone.Pinecone``; by default
-    one is made on first use with the key from ``PINECONE_API_KEY``. Its exceptions pass through
-    unchanged.
+    Scores are from 0 to 1. A blank text gets the score 0, and is not sent. *client* is a
+    ``pinecone.Pinecone``; by default one is made on first use with the key from
+    ``PINECONE_API_KEY``. Its exceptions pass through unchanged, for example if there are more texts
+    than the model accepts (100, or 200 with Cohere's).
     """
 
     provider = "pinecone"
@@ -41,18 +37,14 @@ class PineconeReranker:
         """Return one score per text, in the order of *texts*. Higher is better."""
         scores = [0.0] * len(texts)
         positions = [position for position, text in enumerate(texts) if text.strip()]
-        most = _MOST_DOCUMENTS.get(self.name, _MOST_DOCUMENTS_ELSEWHERE)
-        for start in range(0, len(positions), most):
-            batch = positions[start : start + most]
-            ranked = self._rank(query, [texts[position] for position in batch])
-            # Pinecone returns the texts in the order of their scores.
-            places = [item.index for item in ranked if type(item.index) is int]
-            if len(ranked) != len(batch) or set(places) != set(range(len(batch))):
-                message = f"Pinecone's {self.name} must return one score per text"
-                raise ModelError("unparsable", message)
-            batch_scores = check_rerank_scores([item.score for item in ranked], len(batch))
-            for place, score in zip(places, batch_scores, strict=True):
-                scores[batch[place]] = score
+        if not positions:
+            return scores
+        ranked = self._rank(query, [texts[position] for position in positions])
+        # Pinecone returns the texts in the order of their scores.
+        if sorted(item.index for item in ranked) != list(range(len(positions))):
+            raise ModelError("unparsable", f"Pinecone's {self.name} must return one score per text")
+        for item in ranked:
+            scores[positions[item.index]] = item.score
         return scores
 
     def close(self) -> None:

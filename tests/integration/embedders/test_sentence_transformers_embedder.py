@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 import sys
 from importlib.metadata import distribution
@@ -68,35 +67,20 @@ def test_shortened_vectors_are_the_beginning_made_of_length_1(
     whole = np.array(embedder.embed(SENTENCES))[:, :5]
     expected = whole / np.linalg.norm(whole, axis=1, keepdims=True)
     assert np.abs(np.array(short.embed(SENTENCES)) - expected).max() < 1e-5
-    with pytest.raises(EmbeddingError, match=r"of 99 numbers, not of \[16\]"):
+    with pytest.raises(EmbeddingError, match=r"of 99 finite numbers; it returned \[16\]"):
         SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=99).embed(["a"])
 
 
-def test_loading_says_nothing_but_one_line_of_ours(
-    folder: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    from transformers.utils import logging as bars
-
-    with caplog.at_level(logging.INFO):
-        SentenceTransformersEmbedder(str(folder), device="cpu").embed(SENTENCES)
-    assert capfd.readouterr() == ("", "")
-    assert [record.getMessage() for record in caplog.records] == [f"loading {folder}"]
-    assert bars.is_progress_bar_enabled()
-
-
 def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> None:
-    for name in ("nobody/none", "bare-name"):
-        with pytest.raises(EmbeddingError, match=rf"{name}.*hub cannot be reached.*name a folder"):
-            SentenceTransformersEmbedder(name).embed(["a"])
+    with pytest.raises(EmbeddingError, match=r"nobody/none.*cannot be loaded.*name a folder"):
+        SentenceTransformersEmbedder("nobody/none").embed(["a"])
 
 
-@pytest.mark.parametrize(
-    "name", ["/no/such/folder", "./no-such", "~/no-such", "no/such/folder", "no\\such"]
-)
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such", "~/no-such", "no\\such"])
 def test_a_folder_that_is_not_there_is_no_matter_of_the_hub(name: str) -> None:
     with pytest.raises(EmbeddingError) as caught:
         SentenceTransformersEmbedder(name).embed(["a"])
-    assert str(caught.value).startswith(f"the folder {name} does not exist;")
+    assert str(caught.value) == f"the folder {name} does not exist"
 
 
 @pytest.mark.parametrize(
@@ -166,15 +150,12 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         SentenceTransformersEmbedder("nobody/none").embed(["a"])
 
 
-@pytest.mark.parametrize(
-    ("status", "words"), [(401, "cannot be loaded.*check the name"), (503, "hub cannot be reached")]
-)
-def test_a_hub_that_refuses_or_is_down_is_told_without_its_password(
-    hub: HTTPServer, monkeypatch: pytest.MonkeyPatch, status: int, words: str
+def test_a_hub_that_refuses_is_told_without_its_password(
+    hub: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = hub.url_for("").rstrip("/").replace("//", "//me:passw0rd@")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-    hub.expect_request(re.compile("/.*")).respond_with_data(status=status)
-    with pytest.raises(EmbeddingError, match=words) as caught:
+    hub.expect_request(re.compile("/.*")).respond_with_data(status=401)
+    with pytest.raises(EmbeddingError, match=r"cannot be loaded.*check the name") as caught:
         SentenceTransformersEmbedder("nobody/none").embed(["a"])
     assert "passw0rd" not in str(caught.value)

@@ -11,7 +11,6 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest.mock import MagicMock
 
 import openai
 import pytest
@@ -72,16 +71,6 @@ def test_a_client_s_own_retries_are_made(
     assert [client.max_retries for client in clients] == [max_retries] * 2
 
 
-def test_a_pause_beyond_the_deadline_is_told_at_once_and_not_waited_for(
-    ask, prompt, server: ModelServer
-) -> None:
-    server.reply = failure(429, headers={"Retry-After": "7"})
-    with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", client=pair(server.url)), prompt, 5.0)
-    assert (caught.value.reason, caught.value.retry_after) == ("rate_limited", 7)
-    assert len(server.bodies) == 1
-
-
 @pytest.mark.parametrize("timeout", [0.2, openai.Timeout(0.2)])
 def test_a_client_s_own_timeout_is_kept_if_it_is_shorter(
     ask, prompt, server: ModelServer, timeout: Any
@@ -123,19 +112,6 @@ def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(
         client.chat.completions.create = create  # type: ignore[method-assign]
         assert OpenAIModel("m", client=client).complete(prompt, Deadline.after(30)).text == TEXT
     assert seen[0]["timeout"] <= 30
-
-
-def test_a_double_in_place_of_a_client_is_called_plainly(prompt) -> None:
-    double = MagicMock(spec=openai.OpenAI, chat=MagicMock(), timeout=None)
-    double.chat.completions.create.return_value = BODY
-    model = OpenAIModel("m", client=double)
-    assert model.complete(prompt, Deadline.after(30)).text == TEXT
-    double.chat.completions.create.side_effect = RuntimeError
-    with pytest.raises(ModelError):
-        model.complete(prompt, Deadline.after(30))
-
-
-# --- Azure ----------------------------------------------------------------------------------------
 
 
 # --- loops, threads, processes --------------------------------------------------------------------

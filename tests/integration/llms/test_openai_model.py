@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import socket
@@ -116,10 +115,8 @@ BODIES: dict[str, tuple[Any, str]] = {
     "null": ("null", "unparsable"),
     "deep nesting": ("[" * 100_000, "unparsable"),
     "invalid UTF-8": (b'{"choices": [{"message": {"content": "\xff\xfe"}}]}', "unparsable"),
-    "no choices": ({"id": "x"}, "empty"),
-    "choices null": ({"choices": None}, "empty"),
+    "no choices": ({"choices": []}, "unparsable"),
     "choices of another type": ({"choices": {"0": 1}}, "unparsable"),
-    "choices [null]": ({"choices": [None]}, "unparsable"),
     "no message": ({"choices": [{"finish_reason": "stop"}]}, "unparsable"),
     "content null": (completion(None), "empty"),
     "content blank": (completion(" \n"), "empty"),
@@ -194,17 +191,3 @@ def test_a_connection_that_breaks_or_hangs_has_its_reason(
     ask, prompt, wire, talk: Any, seconds: float, reason: str
 ) -> None:
     assert fault(ask, at(wire(talk).url()), prompt, seconds).reason == reason
-
-
-# A client that is cancelled in the middle of a TLS handshake leaves its socket to the garbage
-# collector.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_host_that_does_not_answer_is_told_apart_from_a_slow_model(
-    ask, prompt, wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qtmiddleware.providers.llms.openai_requests._LONGEST_CONNECT", 0.2)
-    error = fault(ask, at(wire(fall_silent).url("https")), prompt, 600)
-    assert error.reason == "timeout"
-    assert "cannot be reached; check llm.baseUrl and the network" in str(error)
-    del error
-    gc.collect()

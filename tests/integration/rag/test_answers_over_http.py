@@ -9,12 +9,9 @@ from typing import Any
 
 import openai
 import pytest
-from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime import streaming
-from tests.support.completions import chunks, stream
 from tests.support.model_server import ModelServer
 
 SECRET = "sk-verysecret0123456789"
@@ -97,24 +94,6 @@ def test_a_server_that_stalls_is_given_up_and_what_it_cost_is_not_known(
     assert caught.value.reason == "timeout"
     trace = caught.value.retrieval.trace
     assert (trace.llm_calls, trace.cost_usd) == (1, None)
-
-
-def test_an_answer_that_has_ended_is_whole_however_long_its_cost_takes(
-    searching: Any,
-    chat: ModelServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(streaming, "_ACCOUNT_SECONDS", 0.1)
-
-    def talk() -> Iterator[dict[str, Any]]:
-        yield from chunks(WELL, usage=None)
-        chat.released.wait(100)
-
-    chat.reply = lambda body: Response(stream(talk()), mimetype="text/event-stream")
-    answer = streamed(searching, config={"answer": {"timeoutMs": 600_000}})
-    assert (answer.text, answer.status) == (WELL, "full")
-    trace = answer.retrieval.trace
-    assert (trace.llm_calls, trace.output_tokens, trace.cost_usd) == (1, 0, None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers.rerankers import cross_encoder
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
@@ -24,7 +24,6 @@ TEXTS = [
     "word " * 100,
     "one",
 ]
-JINA = "jinaai/jina-reranker-v2-base-multilingual"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reranker(folder: Path) -> CrossEncoderReranker:
-    return CrossEncoderReranker(str(folder), device="cpu")
+    return CrossEncoderReranker(str(folder))
 
 
 def test_its_scores_are_those_of_the_model_in_order(
@@ -48,7 +47,7 @@ def test_its_scores_are_those_of_the_model_in_order(
     from sentence_transformers import CrossEncoder
 
     readable = [text.replace("\ud83d", "\ufffd") for text in TEXTS]
-    model = CrossEncoder(str(folder), device="cpu")
+    model = CrossEncoder(str(folder))
     expected = [
         float(model.predict([(QUERY, text)], show_progress_bar=False)[0]) for text in readable
     ]
@@ -56,27 +55,12 @@ def test_its_scores_are_those_of_the_model_in_order(
     assert isinstance(reranker, Reranker)
     assert found == pytest.approx(expected, abs=1e-5)
     assert len(set(found)) > 3
-    assert {type(score) for score in found} == {float}
     assert CrossEncoderReranker(model).rerank(QUERY, TEXTS) == pytest.approx(expected, abs=1e-5)
 
 
-def test_long_texts_are_cut_at_the_length_that_is_given(
-    reranker: CrossEncoderReranker, folder: Path
-) -> None:
+def test_long_texts_are_cut(reranker: CrossEncoderReranker) -> None:
     whole, longer = reranker.rerank(QUERY, ["word " * 40, "word " * 300_000])
     assert longer == pytest.approx(whole, abs=1e-6)
-    short = CrossEncoderReranker(str(folder), device="cpu", max_length=8)
-    one, other = short.rerank(QUERY, ["one two nike jaco", "one two strategy shoes"])
-    assert one == pytest.approx(other, abs=1e-6)
-    one, other = reranker.rerank(QUERY, ["one two nike jaco", "one two strategy shoes"])
-    assert one != pytest.approx(other, abs=1e-6)
-
-
-def test_a_model_known_to_bring_code_is_refused_until_that_may_run() -> None:
-    with pytest.raises(ConfigError, match=r"rerank\.trustRemoteCode") as caught:
-        CrossEncoderReranker(JINA)
-    assert caught.value.path == "rerank.trustRemoteCode"
-    assert CrossEncoderReranker(JINA, trust_remote_code=True).name == JINA
 
 
 OWN_CODE = """
@@ -105,7 +89,7 @@ def test_code_that_comes_with_a_model_runs_where_it_may_even_if_written_for_olde
     }
     (own / "config.json").write_text(json.dumps(config | code))
     (own / "own_code.py").write_text(OWN_CODE)
-    found = CrossEncoderReranker(str(own), device="cpu", trust_remote_code=True)
+    found = CrossEncoderReranker(str(own), trust_remote_code=True)
     assert found.rerank(QUERY, TEXTS) == pytest.approx(reranker.rerank(QUERY, TEXTS), abs=1e-5)
     assert "OwnModel" in {type(module).__name__ for module in found._model.modules()}
 
@@ -119,7 +103,7 @@ def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(
     (own / "config.json").write_text(json.dumps(config | code))
     (own / "own_code.py").write_text("raise SystemExit('the code was run')")
     with pytest.raises(ModelError, match=r"runs its own code; .*rerank\.trustRemoteCode") as caught:
-        CrossEncoderReranker(str(own), device="cpu").rerank(QUERY, TEXTS)
+        CrossEncoderReranker(str(own)).rerank(QUERY, TEXTS)
     assert caught.value.reason == "unavailable"
 
 
@@ -127,7 +111,7 @@ def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model"
-    reranker = CrossEncoderReranker(str(path), device="cpu")
+    reranker = CrossEncoderReranker(str(path))
     with pytest.raises(ModelError, match=r"the folder .* does not exist"):
         reranker.rerank(QUERY, TEXTS)
     shutil.copytree(folder, path)

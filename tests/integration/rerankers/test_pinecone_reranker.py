@@ -44,20 +44,6 @@ def test_scores_come_in_the_order_of_the_texts(
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "most"), [(MODEL, 100), ("pinecone-rerank-v0", 100), ("cohere-rerank-3.5", 200)]
-)
-def test_more_texts_than_the_model_takes_go_in_several_requests(
-    world: PineconeWorld, model: str, most: int
-) -> None:
-    texts = [f"apple {n}" if n % 2 else "pear" for n in range(250)]
-    scores = PineconeReranker(model, client=world.client()).rerank("apple", texts)
-    assert scores == [float(n % 2) for n in range(250)]
-    assert [len(body["documents"]) for body in world.sent("/rerank")] == [most] * (250 // most) + [
-        250 % most
-    ]
-
-
 def test_a_blank_text_is_not_sent_and_scores_nothing(
     world: PineconeWorld, reranker: PineconeReranker
 ) -> None:

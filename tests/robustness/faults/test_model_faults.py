@@ -32,7 +32,7 @@ FAULTS = (
     Fault("refusal in words", completion(DECLINED), "refused"),
     Fault("refusal in the JSON", {"rewrite": DECLINED}, "refused"),
     Fault("content filter", completion("", finish="content_filter"), "refused"),
-    Fault("no choices", {"choices": []}, "empty"),
+    Fault("no choices", {"choices": []}, "unparsable"),
     Fault("an essay", completion(ESSAY), "unparsable"),
     Fault("broken off and nobody says so", completion('{"rewrite": "Does the dog Ja'), "truncated"),
     Fault("a page", Response("<html>Sign in</html>", content_type="text/html"), "unparsable"),

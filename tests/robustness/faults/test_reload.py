@@ -56,7 +56,7 @@ def rewrites(retrieval: qtm.Retrieval) -> list[str]:
 
 def client_of(qm: qtm.QueryMiddleware) -> Any:
     inner: Any = qm.engine.model
-    return inner.inner._clients.get_sync_client()[0]
+    return inner.inner._clients.get_sync_client()
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -130,12 +130,12 @@ def test_what_is_remembered_is_kept_within_the_new_limits() -> None:
     wrapped.retrieve(queries[0])
     assert (len(model.prompts), qm.health().cache.entries) == (5, 5)
     qm.reload(transforming("rewrite", cache={"maxEntries": 2}))
-    assert (qm.health().cache.entries, qm.health().cache.limit) == (2, 2)
     wrapped.retrieve(queries[0])  # the one that was used last
     assert len(model.prompts) == 5
-    qm.reload(transforming("rewrite", cache={"tenant": "other"}))
+    qm.reload(transforming("rewrite", cache={"maxEntries": 2, "tenant": "other"}))
     wrapped.retrieve(queries[0])
     assert len(model.prompts) == 6
+    assert (qm.health().cache.entries, qm.health().cache.limit) == (2, 2)
 
 
 def test_a_breaker_and_a_client_stay_for_the_same_service_and_not_for_another(

@@ -142,7 +142,7 @@ def test_the_clock_decides_what_last_year_is_in_its_own_time_zone() -> None:
 
 def client_of(engine: Engine) -> Any:
     inner: Any = engine.model.inner
-    return inner._clients.get_sync_client()[0]
+    return inner._clients.get_sync_client()
 
 
 def test_the_clients_used_least_recently_are_dropped_and_the_own_never(
