@@ -56,18 +56,6 @@ def test_every_text_has_its_own_vector_whatever_the_order_of_the_answer(
     assert [len(sent) for sent in server.sent] == [3, 3, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("model", "dimension"),
-    [("text-embedding-3-small", 1536), ("text-embedding-3-large", 3072), ("other", 8)],
-)
-def test_the_dimension_is_known_or_learned(
-    server: EmbeddingsServer, model: str, dimension: int
-) -> None:
-    with made(server, model) as embedder:
-        assert embedder.dimension == dimension
-    assert bool(server.bodies) == (model == "other")
-
-
 def test_an_empty_text_is_sent_as_a_space_and_a_long_one_is_cut(server: EmbeddingsServer) -> None:
     with made(server) as embedder:
         embedder.embed(["", "x" * 30_000, "half \ud83d"])
@@ -105,15 +93,6 @@ def test_an_answer_without_the_vectors_is_an_embedding_error(server: EmbeddingsS
         server.faults = [Response(body, content_type="application/json")]
         with made(server) as embedder, pytest.raises(EmbeddingError):
             embedder.embed([TEXT])
-
-
-def test_a_server_that_is_silent_is_left_at_the_timeout(server: EmbeddingsServer) -> None:
-    server.holds = True
-    with openai.OpenAI(base_url=server.url, max_retries=0) as client:
-        embedder = OpenAIEmbedder("m", client=client, timeout=0.2)
-        with pytest.raises(EmbeddingError, match="did not answer in time"):
-            embedder.embed([TEXT])
-    server.released.set()
 
 
 def test_without_a_key_and_an_address_the_variable_is_named(

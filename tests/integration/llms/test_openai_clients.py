@@ -18,7 +18,6 @@ import pytest
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.types import Deadline
 from tests.support.living import count_new, objects
 from tests.support.model_server import ModelServer, failure
@@ -81,20 +80,6 @@ def test_a_client_s_own_timeout_is_kept_if_it_is_shorter(
         ask(OpenAIModel("m", client=clients), prompt, 600)
     assert caught.value.reason == "timeout"
     server.released.set()
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_client_s_own_http_client_is_used(prompt, server: ModelServer, is_async: bool) -> None:
-    headers, http_client = {"x-own": "1"}, None
-    if is_async:
-        http_client = openai.DefaultAsyncHttpxClient(headers=headers)
-        client = openai.AsyncOpenAI(base_url=server.url, api_key="k", http_client=http_client)
-        asyncio.run(OpenAIModel("m", client=client).acomplete(prompt, Deadline.after(30)))
-    else:
-        http_client = openai.DefaultHttpxClient(headers=headers)
-        with openai.OpenAI(base_url=server.url, api_key="k", http_client=http_client) as client:
-            OpenAIModel("m", client=client).complete(prompt, Deadline.after(30))
-    assert server.headers[0]["x-own"] == "1"
 
 
 def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(
@@ -228,18 +213,3 @@ def test_nothing_heavy_is_loaded_before_the_first_call() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True
     )
     assert done.stdout == "set()\n"
-
-
-@pytest.mark.parametrize(
-    ("prices", "cost"),
-    [
-        (Prices("gpt-4o-mini"), 0.15 + 0.60),
-        (Prices("gpt-4o-mini", output=1.0), 1.15),
-        (Prices("my-model", 1.0, 2.0), 3.0),
-        (Prices("my-model", 1.0), None),
-    ],
-)
-def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float | None) -> None:
-    known = None if cost is None else pytest.approx(cost)
-    assert prices.compute_cost(1_000_000, 1_000_000) == known
-    assert prices.compute_cost(0, 0) is None

@@ -10,7 +10,7 @@ import pytest
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.openai_requests import THINKING_TOKENS, build_request
+from qtmiddleware.providers.llms.openai_requests import THINKING_TOKENS
 from tests.support.model_server import ModelServer, Said, as_json
 
 
@@ -126,19 +126,6 @@ def test_a_refused_option_is_left_out_and_remembered(
         assert provider.sent[-1]["max_completion_tokens"] == 800 + THINKING_TOKENS
 
 
-def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(
-    ask, prompt, model_server: ModelServer
-) -> None:
-    words = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-    provider = Provider(model_server, refuses("max_tokens", words, param="max_tokens"))
-    model = OpenAIModel("m", LlmSettings(base_url=provider.url, max_tokens=500))
-    assert ask(model, prompt).calls == 2
-    assert provider.sent[1]["max_completion_tokens"] == 500
-    provider.rules = (*provider.rules, refuses("max_completion_tokens"))
-    assert ask(model, prompt).calls == 2
-    assert not {"max_tokens", "max_completion_tokens"} & provider.sent[-1].keys()
-
-
 def test_one_prompt_costs_at_most_five_requests(ask, prompt, model_server: ModelServer) -> None:
     options = ("max_tokens", "max_completion_tokens", "temperature", "reasoning_effort")
     no_format = (structured, 400, error("response_format"))
@@ -180,21 +167,3 @@ def test_a_model_that_reasons_is_asked_for_the_least_it_takes_and_no_other_for_a
     thinks = effort not in (None, "none")
     assert sent[limit] == 800 + (THINKING_TOKENS if thinks else 0)
     assert ("temperature" in sent) is not thinks
-
-
-@pytest.mark.parametrize(
-    ("host", "limit"),
-    [
-        ("api.openai.com", "max_completion_tokens"),
-        ("eu.api.openai.com", "max_completion_tokens"),
-        ("localhost", "max_tokens"),
-        ("notapi.openai.com", "max_tokens"),
-        ("api.openai.com.example", "max_tokens"),
-    ],
-)
-def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(
-    host: str, limit: str, make_prompt
-) -> None:
-    request = build_request("gpt-4o-mini", LlmSettings(), make_prompt(), host=host)
-    assert {"max_tokens", "max_completion_tokens"} & request.keys() == {limit}
-    assert "reasoning_effort" not in request

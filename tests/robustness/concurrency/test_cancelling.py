@@ -11,8 +11,7 @@ import openai
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
-from tests.support.concurrency_world import QUERY, SUBS, config, found, scripted
+from tests.support.concurrency_world import QUERY, config, found
 from tests.support.model_server import ModelServer
 from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
 from tests.support.waiting import await_until
@@ -83,22 +82,6 @@ def test_whoever_waits_for_an_equal_question_is_not_cancelled_with_it() -> None:
             assert (await second).status == "full"
 
     assert cancelled_at_every_step(call, counted) > 10
-
-
-async def test_a_search_that_gives_itself_up_costs_its_own_variant_alone() -> None:
-    async def retrieve(query: str, top_k: int = 2) -> Any:
-        if query == SUBS[0]:
-            inner = asyncio.ensure_future(asyncio.sleep(60))
-            inner.cancel()
-            await inner
-        return found(query, top_k)
-
-    wrapped = qtm.QueryMiddleware(config(), client=ScriptedModel(scripted)).wrap(retrieve)
-    retrieval = await wrapped.aretrieve(QUERY)
-    assert [(it.stage, it.reason, it.detail) for it in retrieval.degradations] == [
-        ("search.sub_query", "failed", "CancelledError")
-    ]
-    assert [it.variant.text for it in retrieval.rankings] == [QUERY, SUBS[1], SUBS[2]]
 
 
 def hanging(counted: Counted) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, SUBS, config, found, scripted
+from tests.support.concurrency_world import ANSWER, QUERY, REWRITE, config, found, scripted
 from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.thorough
@@ -106,26 +106,6 @@ def test_three_loops_in_a_row_share_one_middleware_with_a_client_of_its_own(
 def remembering() -> dict[str, Any]:
     """Settings under which equal questions share what the model makes of them."""
     return config(cache={"enabled": True})
-
-
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_question_that_is_asked_within_itself_does_not_wait_for_itself(way: str) -> None:
-    middleware = qtm.QueryMiddleware(remembering(), client=ScriptedModel(scripted))
-    functions: Any = middleware.wrap(plain), middleware.wrap(awaited)
-    within = []
-
-    def asks_again(query: str, top_k: int = 2) -> Any:
-        within.append(functions[0].retrieve(query))
-        return within[-1].response
-
-    async def aasks_again(query: str, top_k: int = 2) -> Any:
-        within.append(await functions[1].aretrieve(query))
-        return within[-1].response
-
-    outer: Any = middleware.wrap(aasks_again if way == "async" else asks_again)
-    retrieval = asyncio.run(outer.aretrieve(QUERY)) if way == "async" else outer.retrieve(QUERY)
-    assert searched(retrieval) == [QUERY, *SUBS]
-    assert [it.status for it in within] == ["full"] * 4
 
 
 @pytest.mark.parametrize("function", [plain, awaited_by_any_loop])

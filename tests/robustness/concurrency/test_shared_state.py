@@ -70,9 +70,6 @@ class Alone:
         self._lock.release()
 
 
-# --- single flight --------------------------------------------------------------------------------
-
-
 # --- budget ---------------------------------------------------------------------------------------
 
 
@@ -151,6 +148,3 @@ def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() 
     assert [in_a_row.decide_model_call(scores, target_call_rate=0.3) for scores, _ in decided] == [
         it for _, it in decided
     ]
-
-
-# --- cache ----------------------------------------------------------------------------------------

@@ -78,19 +78,6 @@ async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:
     assert qm.ready()
 
 
-def test_it_is_not_ready_while_it_warms_up() -> None:
-    seen = []
-
-    class Slow(ScriptedModel):
-        def warm_up(self) -> None:
-            seen.append(qm.ready())
-
-    qm = qtm.QueryMiddleware(transforming("rewrite"), client=Slow(GOOD))
-    assert qm.ready()
-    qm.warm_up()
-    assert (seen[0].reasons, bool(qm.ready())) == (("loading",), True)
-
-
 def test_a_broken_model_a_lost_cache_and_an_open_breaker_leave_it_ready(
     service: ModelServer,
 ) -> None:

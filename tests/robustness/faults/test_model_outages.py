@@ -126,16 +126,6 @@ def test_callers_who_give_up_do_not_speak_against_the_model(service: ModelServer
     assert len(service.bodies) == 3
 
 
-def test_callers_in_a_hurry_do_not_close_the_model_to_others(service: ModelServer) -> None:
-    service.reply = service.hang
-    wrapped = middleware(service, breaker={"failures": 1}).wrap(search)
-    for place in range(3):
-        hasty = wrapped.retrieve(f"{QUERY} ({place})", config={"limits": {"llmTimeoutMs": 20}})
-        assert reasons(hasty) == [("transform.rewrite", "timeout")]
-    service.reply = GOOD
-    assert reasons(wrapped.retrieve(QUERY)) == []
-
-
 def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(
     service: ModelServer,
 ) -> None:

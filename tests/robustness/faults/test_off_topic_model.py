@@ -70,18 +70,3 @@ def test_a_model_is_used_again_once_its_replies_fit():
     ]
     assert "off_topic" in reasons[LEAST_REPLIES]
     assert "off_topic" not in reasons[-1]
-
-
-def test_too_few_replies_and_broader_questions_alone_judge_no_model():
-    few, search = wrap(FLUENT)
-    for number in range(LEAST_REPLIES - 1):
-        search.retrieve(ask(number))
-    broad = QueryMiddleware(
-        {"transformationType": "stepback"},
-        client=ScriptedModel(json.dumps({"step_back": "How does equipment work?"})),
-    )
-    stepping = broad.wrap(find_texts)
-    for number in range(2 * LEAST_REPLIES):
-        stepping.retrieve(ask(number))
-    assert few.health().model.kept is None
-    assert broad.health().model.kept is None

@@ -14,7 +14,7 @@ import pytest
 import qtmiddleware as qtm
 from tests.support.fault_world import HASTY, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer, Said
-from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
+from tests.support.waiting import PATIENCE, await_until, wait_until
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
 
@@ -97,29 +97,6 @@ async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ModelSer
             await leader
     assert {it.status for it in seen} == {"full"}
     assert len(service.bodies) == 2
-
-
-def test_when_the_one_who_asks_is_out_of_time_another_asks(service: ModelServer) -> None:
-    def answer(body: dict[str, Any]) -> Said:
-        return service.hang(body) if len(service.bodies) == 1 else GOOD
-
-    service.reply = answer
-    wrapped = middleware(service, breaker={"failures": 0}).wrap(search)
-
-    def ask(seconds: float) -> tuple[qtm.Retrieval, qtm.Retrieval | None]:
-        """What one in a hurry gets, and who joins it once it has asked."""
-        limits = {"llmTimeoutMs": int(1e3 * seconds), "deadlineMs": 600_000}
-        with ThreadPoolExecutor(2) as pool:
-            hasty = pool.submit(wrapped.retrieve, QUERY, config={"limits": limits})
-            wait_until(lambda: service.asked.is_set() or hasty.done())
-            joins = service.asked.is_set() and not hasty.done()
-            patient = pool.submit(wrapped.retrieve, QUERY) if joins else None
-            return hasty.result(), patient and patient.result()
-
-    hasty, patient = with_enough_time(ask, lambda both: both[1], seconds=0.15)
-    assert patient is not None
-    assert [it.reason for it in hasty.degradations] == ["timeout"]
-    assert patient.status == "full"
 
 
 def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: ModelServer) -> None:

@@ -83,21 +83,6 @@ def test_a_call_that_began_before_the_breaker_opened_closes_nothing(clock: Clock
     assert breaker.wait_seconds == 30
 
 
-def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> None:
-    breaker = Breaker(5, 30, clock=clock)
-    for episode in range(1, 5):
-        calls = [begin(breaker) for _ in range(8)]
-        for call in calls[:4]:
-            call.end(has_failed=True, pause_seconds=1)
-        assert breaker.report() == (OPEN, episode, 5, 1.0)
-        clock.now += 1
-        # These were under way when the pause began, and are slower to say the same.
-        for call in calls[4:]:
-            call.end(has_failed=True, pause_seconds=1)
-        clock.now += 1
-        assert breaker.report()[:2] == (CLOSED, episode)
-
-
 def test_without_a_number_of_failures_the_breaker_never_opens(clock: Clock) -> None:
     breaker = Breaker(0, 30, clock=clock)
     for _ in range(50):

@@ -13,9 +13,7 @@ import qtmiddleware as qtm
 from qtmiddleware.runtime import services
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Degradation
-from tests.support.concurrency_world import config as settings
 from tests.support.retrieval_world import QUERY, search
-from tests.support.stepping import Counted, Model, cancelled_at_every_step, searching
 from tests.support.waiting import PATIENCE
 
 
@@ -91,11 +89,6 @@ def test_a_failing_hook_changes_no_result_and_brings_no_text_out(
     assert caplog.messages == [f"retrieval {query_id} degraded: hook failed ({reason})"]
 
 
-def test_what_is_no_hook_is_refused() -> None:
-    with pytest.raises(qtm.ConfigError, match="on_retrieval must be a function"):
-        qtm.middleware(on_retrieval=3)(plain)  # type: ignore[call-overload]
-
-
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_an_async_hook_that_hangs_is_given_up_and_cancelled(
     way: str, monkeypatch: pytest.MonkeyPatch
@@ -130,20 +123,6 @@ async def test_a_plain_hook_that_blocks_leaves_the_loop_free(
     await asyncio.sleep(0.01)
     turned.set()
     assert ((await asked).status, heard) == ("full", [True])
-
-
-def test_a_retrieval_can_be_cancelled_while_its_hook_runs() -> None:
-    counted = Counted()
-
-    async def hook(_: qtm.Retrieval) -> None:
-        with counted:
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
-    qm = qtm.QueryMiddleware(settings("combined"), client=Model(counted), on_retrieval=hook)
-    wrapped = qm.wrap(searching(counted))
-    assert cancelled_at_every_step(lambda: wrapped.aretrieve(QUERY), counted) > 8
-    assert cancelled_at_every_step(lambda: wrapped.aanswer(QUERY), counted) > 10
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import json
 import logging
-import threading
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -102,17 +101,6 @@ def test_a_chat_model_is_invoked_by_one_who_blocks_and_awaited_by_one_who_awaits
     assert asyncio.run(model.acomplete(prompt, Deadline())).text.startswith("awaited system: ")
 
 
-def test_a_plain_function_does_not_block_the_loop_of_one_who_awaits(prompt) -> None:
-    threads: list[threading.Thread] = []
-
-    def model(messages: Any) -> str:
-        threads.append(threading.current_thread())
-        return "said"
-
-    asyncio.run(CallableModel(model).acomplete(prompt, Deadline()))
-    assert threads != [threading.main_thread()]
-
-
 # --- answers --------------------------------------------------------------------------------------
 
 PROMPT = Prompt("rewrite", "1", "s", "u", (ReplyField("rewrite", "line", "the question"),), "q")
@@ -157,13 +145,6 @@ def test_the_fields_themselves_are_an_answer() -> None:
     for answer in ({"rewrite": "Ist Jaco gesund?"}, SimpleNamespace(rewrite="Ist Jaco gesund?")):
         text = read_answer(answer, PROMPT, "fn").text
         assert json.loads(text) == {"rewrite": "Ist Jaco gesund?"}
-
-
-@pytest.mark.parametrize(
-    "end", [{"stop_reason": "max_tokens"}, {"response_metadata": {"finish_reason": "length"}}]
-)
-def test_an_answer_that_broke_off_is_told_as_such(end: dict[str, Any]) -> None:
-    assert read_answer({"content": "sa", **end}, PROMPT, "fn").truncated
 
 
 @pytest.mark.parametrize("answer", [COMPLETION, AI_MESSAGE, CHAT_RESPONSE])
