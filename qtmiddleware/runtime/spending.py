@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Final
@@ -18,37 +20,34 @@ _MINUTE: Final = 60.0
 _DAY: Final = 24 * 60 * _MINUTE
 
 
+@dataclass(eq=False, slots=True)
 class Spent:
     """The tokens and US dollars of the calls that began in the same minute."""
 
-    __slots__ = ("minute", "tokens", "usd")
+    minute: float
+    tokens: int = 0
+    usd: float = 0.0
 
-    def __init__(self, minute: float) -> None:
-        self.minute, self.tokens, self.usd = minute, 0, 0.0
 
-
+@dataclass(eq=False, slots=True)
 class Reservation:
-    """The cost reserved for one call, until `record_actual_cost` replaces it."""
+    """The cost that *spent* includes for one call, until `record_actual_cost` corrects it."""
 
-    __slots__ = ("_meter", "_spent", "tokens", "usd")
-
-    def __init__(self, meter: Meter, spent: Spent) -> None:
-        self._meter, self._spent = meter, spent
-        self.tokens, self.usd = 0, 0.0
+    lock: threading.Lock
+    spent: Spent
+    tokens: int
+    usd: float
 
     def record_actual_cost(self, tokens: int, usd: float) -> None:
-        """Replace the reserved amounts with the spent ones. Impossible amounts are ignored."""
-        with self._meter.lock:
-            self.replace(
-                tokens if 0 <= tokens <= MOST_TOKENS else self.tokens,
-                usd if 0 <= usd < inf else self.usd,
-            )
+        """Count the spent amounts in place of the reserved ones, once per call.
 
-    def replace(self, tokens: int, usd: float) -> None:
-        """Count *tokens* and *usd* in place of this call's former amounts, under the lock."""
-        self._spent.tokens += tokens - self.tokens
-        self._spent.usd += usd - self.usd
-        self.tokens, self.usd = tokens, usd
+        Impossible amounts are ignored.
+        """
+        with self.lock:
+            if 0 <= tokens <= MOST_TOKENS:
+                self.spent.tokens += tokens - self.tokens
+            if 0 <= usd < inf:
+                self.spent.usd += usd - self.usd
 
 
 class Meter:
@@ -87,9 +86,10 @@ class Meter:
             minute = now // _MINUTE
             if not self._spent or self._spent[-1].minute != minute:
                 self._spent.append(Spent(minute))
-            reservation = Reservation(self, self._spent[-1])
-            reservation.replace(tokens, usd)
-            return reservation
+            spent = self._spent[-1]
+            spent.tokens += tokens
+            spent.usd += usd
+            return Reservation(self.lock, spent, tokens, usd)
 
     def _find_exceeded_limit(
         self, budget: BudgetSettings, tokens: int, usd: float

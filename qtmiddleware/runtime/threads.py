@@ -66,15 +66,16 @@ class Bulkhead:
         """Start *task* in a thread. Raise `ModelError` ``overloaded`` if no thread is free."""
         is_ending = sys.is_finalizing()
         with self._lock:
-            if self.in_use >= self.limit:
-                self.refused += 1
-                raise self._make_refusal()
-            self.in_use += 1
-            if self._idle and not is_ending:
+            is_full = self.in_use >= self.limit
+            if not is_full:
+                self.in_use += 1
+            if self._idle and not is_full and not is_ending:
                 # Under the lock, so that Ctrl-C leaves no thread that waits for ever.
                 self._idle -= 1
                 self._tasks.put(task)
                 return
+        if is_full:
+            raise self._record_refusal()
         # While the interpreter ends, a thread may start but never run.
         if not is_ending and self._start_thread():
             self._tasks.put(task)
@@ -86,8 +87,7 @@ class Bulkhead:
             task()
         else:
             # Not performed here, because this may be the thread of an event loop.
-            self.refused += 1
-            raise self._make_refusal()
+            raise self._record_refusal()
 
     def _start_thread(self) -> bool:
         """Start a thread that waits for a task; return whether the system had one left."""
@@ -132,7 +132,9 @@ class Bulkhead:
                 self.in_use -= 1
                 self._idle += 1
 
-    def _make_refusal(self) -> ModelError:
+    def _record_refusal(self) -> ModelError:
+        with self._lock:
+            self.refused += 1
         busy = f"all {self.limit} threads of the middleware are busy"
         self._sampler.log(
             logger,

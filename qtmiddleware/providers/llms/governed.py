@@ -154,8 +154,8 @@ class GovernedModel:
     ) -> Generator[Callable[[T], T], None, None]:
         """Report a call's result to the breaker, and its cost to the budget.
 
-        Yields a function that records a piece of the output and returns it. The attempt ends with a
-        `Reply`, an abandoned call or the end of the block: the first of them counts.
+        Yields a function that records a piece of the output and returns it. The attempt ends when
+        the call is abandoned, or else with the block.
         """
         # A timeout is a failure only if the model had enough time. Otherwise it says nothing. A
         # caller without any time gets an error here.
@@ -176,12 +176,11 @@ class GovernedModel:
         has_output = False
 
         def record(piece: T) -> T:
-            nonlocal has_output
+            nonlocal has_output, reservation
             has_output = True
             if isinstance(piece, Reply) and reservation is not None:
-                # Recorded now, not when the stream closes: some services never close their streams.
-                attempt.end(has_failed=False)
                 self._record_cost(reservation, piece)
+                reservation = None
             return piece
 
         try:
@@ -223,7 +222,6 @@ class GovernedModel:
         tokens = reply.input_tokens + reply.output_tokens
         if usd is None:
             usd = self.prices.compute_cost(reply.input_tokens, reply.output_tokens)
-        if usd is None and not 0 < tokens <= MOST_TOKENS:
-            # The cost is unknown, so the reserved amount stays.
-            tokens, usd = reservation.tokens, reservation.usd
-        reservation.record_actual_cost(tokens, usd or 0.0)
+        # If the cost is unknown, the reserved amount stays.
+        if usd is not None or 0 < tokens <= MOST_TOKENS:
+            reservation.record_actual_cost(tokens, usd or 0.0)

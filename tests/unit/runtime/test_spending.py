@@ -63,8 +63,7 @@ def test_of_numbers_no_call_can_come_to_what_was_expected_stays(
 ) -> None:
     budget = BudgetSettings(max_usd=1.0, max_tokens=100)
     reserved = meter.reserve_cost(budget, tokens=60, usd=0.5)
-    for _ in range(2):
-        reserved.record_actual_cost(tokens, wrong)
+    reserved.record_actual_cost(tokens, wrong)
     assert refusal(meter, budget, tokens=40, usd=0.5) is None
     assert refusal(meter, budget, tokens=41)
     assert refusal(meter, budget, usd=0.51)
