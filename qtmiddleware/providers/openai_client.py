@@ -73,13 +73,9 @@ def _make_connections(*, is_async: bool, **options: Any) -> Any:
 
 
 def is_client(candidate: Any) -> bool:
-    """Return whether *candidate* is an ``openai`` client, or a tuple or list of such clients."""
-    members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
-    return all(
-        hasattr(getattr(getattr(member, "chat", None), "completions", None), "create")
-        and not isinstance(member, type | str)
-        for member in members
-    )
+    """Return whether *candidate* is an ``openai`` client."""
+    completions = getattr(getattr(candidate, "chat", None), "completions", None)
+    return hasattr(completions, "create") and not isinstance(candidate, type)
 
 
 def is_async_client(client: Any) -> bool:
@@ -137,14 +133,12 @@ class Clients:
     """
 
     def __init__(self, client: Any, base_url: str | None) -> None:
-        users = client if isinstance(client, tuple | list) else (client,)
+        self._user_client = client
         self._base_url = base_url
-        self._makes_clients = users[0] is None
-        self._sync = next((user for user in users if not is_async_client(user)), None)
-        self._async = next((user for user in users if is_async_client(user)), None)
-        self.has_sync_client = self._makes_clients or self._sync is not None
+        is_async = is_async_client(client)
+        self.has_sync_client = client is None or not is_async
         """Whether there is a client for synchronous calls."""
-        self.has_async_client = self._makes_clients or self._async is not None
+        self.has_async_client = client is None or is_async
         """Whether there is a client for asynchronous calls."""
         self._made = MadeOnce[Any]()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
@@ -152,23 +146,22 @@ class Clients:
 
     def reset_state(self) -> None:
         """Give up the parent's connections after a fork."""
-        leave_to_parent(self._by_loop, self._sync)
+        leave_to_parent(self._by_loop, self._user_client)
         self._by_loop = {}
-        if _has_default_connections(self._sync):
-            self._sync = _copy_with_own_connections(self._sync)
+        if _has_default_connections(self._user_client):
+            self._user_client = _copy_with_own_connections(self._user_client)
 
     @property
     def address(self) -> str:
         """The server's base URL; ``""`` if the user's client does not show it."""
-        client = self._async if self._sync is None else self._sync
-        address: Any = getattr(client, "base_url", "")
-        if self._makes_clients:
+        address: Any = getattr(self._user_client, "base_url", "")
+        if self._user_client is None:
             address = find_address(self._base_url) or DEFAULT_ADDRESS
         return str(address).rstrip("/")
 
     def get_sync_client(self) -> Any:
         """Return the client for a synchronous call."""
-        return self._sync or self._made.get(partial(self._make_client, is_async=False))
+        return self._user_client or self._made.get(partial(self._make_client, is_async=False))
 
     async def get_async_client(self) -> Any:
         """Return the client for a call in the running event loop.
@@ -182,8 +175,8 @@ class Clients:
                 " openai.AsyncOpenAI()",
             )
         # Only the user knows the proxies and certificates of an HTTP client that the user passed.
-        if self._async is not None and not _has_default_connections(self._async):
-            return self._async
+        if self._user_client is not None and not _has_default_connections(self._user_client):
+            return self._user_client
         loop = asyncio.get_running_loop()
         client, _ = self._by_loop.get(loop, (None, None))
         if client is None:
@@ -213,15 +206,15 @@ class Clients:
 
     def _make_client(self, *, is_async: bool) -> Any:
         address = find_address(self._base_url)
-        if self._makes_clients and not (address or read_api_key()):
+        if self._user_client is None and not (address or read_api_key()):
             raise ModelError(
                 "unauthorized",
                 f"the key for the language model is missing: set {KEY_VARIABLE}, or"
                 f" {ADDRESS_VARIABLE} (llm.baseUrl) for a server that needs no key",
             )
         with explain_client_errors(partial(ModelError, "unavailable")):
-            if not self._makes_clients:
-                return _copy_with_own_connections(self._async)
+            if self._user_client is not None:
+                return _copy_with_own_connections(self._user_client)
             # A retry would hide what a busy service says, and the breaker waits for it anyway.
             client = make_client(is_async=is_async, address=address, max_retries=0)
         # The SDK loads these when they are first used.

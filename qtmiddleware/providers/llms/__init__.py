@@ -17,7 +17,7 @@ from qtmiddleware.providers.openai_client import Clients, find_address, is_clien
 __all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
 
 _ALLOWED = (
-    "an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both, a chat model or"
+    "an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a chat model or"
     " chain of LangChain or an LLM of LlamaIndex, a function (plain or async) from messages or a"
     " prompt to text or a completion, such as litellm.completion, or an object with name, complete"
     " and acomplete"
@@ -27,7 +27,7 @@ _ALLOWED = (
 def make_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
     """Return a language model that calls *client_or_model* with the options from *settings*.
 
-    *client_or_model* is ``None`` for a client made on first use, an ``openai`` client or a pair, an
+    *client_or_model* is ``None`` for a client made on first use, an ``openai`` client, an
     object with ``name``, ``complete`` and ``acomplete``, or what `CallableModel` takes. Raises
     `ConfigError` for any other object.
     """

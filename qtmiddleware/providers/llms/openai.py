@@ -43,8 +43,8 @@ class OpenAIModel:
       clients made here do not retry.
     - If the user gave only an async client, blocking calls run in the background loop.
 
-    *client* is an ``openai`` client, a pair of a sync and an async one, or `Clients`. By default,
-    clients are made on first use with the key from ``OPENAI_API_KEY``.
+    *client* is an ``openai`` client or `Clients`; by default, clients are made on first use with
+    the key from ``OPENAI_API_KEY``.
     """
 
     def __init__(

@@ -72,12 +72,11 @@ def test_blocking_calls_awaited_ones_and_streams_work_in_a_running_loop(
 ) -> None:
     async def cell() -> tuple[list[Any], str]:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
-            with openai.OpenAI(base_url=house.url, api_key="sk-x") as other:
-                middleware = qtm.QueryMiddleware(config("rewrite"), client=(other, client))
-                both = middleware.wrap(plain), middleware.wrap(awaited)
-                made = [both[0].retrieve(QUERY), await both[1].aretrieve(QUERY)]
-                stream = both[1].astream_answer(QUERY)
-                return made, "".join([piece async for piece in stream])
+            middleware = qtm.QueryMiddleware(config("rewrite"), client=client)
+            both = middleware.wrap(plain), middleware.wrap(awaited)
+            made = [both[0].retrieve(QUERY), await both[1].aretrieve(QUERY)]
+            stream = both[1].astream_answer(QUERY)
+            return made, "".join([piece async for piece in stream])
 
     made, answer = run(cell())
     assert [searched(it) for it in made] == [[QUERY, REWRITE]] * 2

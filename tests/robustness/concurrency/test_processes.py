@@ -79,33 +79,6 @@ print(len(known) > 5, together or [name for name, _ in known], work())
     assert printed == "True True True\n"
 
 
-# --- started anew ---------------------------------------------------------------------------------
-
-
-def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(
-    house: ModelServer,
-) -> None:
-    printed = python(
-        FORKING
-        + f"""
-from concurrent.futures import ThreadPoolExecutor
-os.environ.update(OPENAI_API_KEY="sk-x", QTM_LLM_BASE_URL={house.url!r})
-middleware = qtm.QueryMiddleware({{**CONFIG, "budget": {{"maxLlmCallsPerMinute": 2}}}})
-plain = middleware.wrap(search)
-
-def work():
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda number: plain.retrieve(f"{{QUERY}} ({{number}})"), range(6)))
-    refused = [it for it in found if [one.reason for one in it.degradations] == ["over_budget"]]
-    return len(refused) == 4 and middleware.health().budget.calls.left == 0
-
-print([in_child(work) for _ in range(4)])
-"""
-    )
-    assert printed == "[True, True, True, True]\n"
-    assert len(house.bodies) == 4 * 2
-
-
 # --- at the end -----------------------------------------------------------------------------------
 
 WRAPPED = """

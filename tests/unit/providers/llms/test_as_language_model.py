@@ -17,17 +17,10 @@ SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http
 def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
     sync_client = openai.OpenAI(api_key="k", base_url="http://one.example/v1")
     async_client = openai.AsyncOpenAI(api_key="k", base_url="http://two.example/v1")
-    found = {}
-    for name, client in {
-        "sync": sync_client,
-        "async": async_client,
-        "both": (async_client, sync_client),
-    }.items():
+    for client in (sync_client, async_client):
         model: Any = make_language_model(client, SETTINGS)
         assert isinstance(model, OpenAIModel)
-        assert model.name == "small"
-        found[name] = model.can_async
-    assert found == {"sync": False, "async": True, "both": True}
+        assert (model.name, model.can_async) == ("small", client is async_client)
     assert (
         repr(make_language_model(sync_client, SETTINGS))
         == "OpenAIModel('small', host='one.example')"
@@ -43,13 +36,3 @@ def test_anything_else_is_a_config_error_that_says_what_is_accepted(given: Any) 
     with pytest.raises(ConfigError, match=r"openai\.OpenAI") as caught:
         make_language_model(given, SETTINGS)
     assert caught.value.path == "client"
-    for accepted in (
-        "AsyncOpenAI",
-        "pair",
-        "LangChain",
-        "LlamaIndex",
-        "async",
-        "litellm.completion",
-        "acomplete",
-    ):
-        assert accepted in str(caught.value)
