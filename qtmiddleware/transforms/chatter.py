@@ -94,15 +94,10 @@ def has_common_word(
 @lru_cache(16)
 def _find_stems(text: str, languages: tuple[str, ...]) -> frozenset[str]:
     """Return the beginnings of the words of *text*, without words that name no topic."""
-    # Arabic writes the article and its noun as one word, Korean a noun and its particle. In Russian
-    # even short words have endings.
-    words = {token.removeprefix("ال") for token in split_terms(text)}
-    stems = {
-        word[:2] if "가" <= word[:1] <= "힣" else word[: 5 if word.isascii() else 4].rstrip("s")
-        for word in words
-        if len(word) > 2 or not word.isascii()
-    }
-    return frozenset(stems).difference(*map(_load_common_stems, languages))
+    words = {word for word in split_terms(text) if len(word) > 2 or not word.isascii()}
+    # Arabic writes the article and its noun as one word.
+    words = {word.removeprefix("ال") for word in words}
+    return _cut_stems(words).difference(*map(_load_common_stems, languages))
 
 
 @cache
@@ -112,7 +107,8 @@ def _load_common_stems(language: str) -> frozenset[str]:
 
 
 def _cut_stems(words: Set[str]) -> frozenset[str]:
-    return frozenset(fold_text(word)[:5].rstrip("s") for word in words)
+    folded_words = map(fold_text, words)
+    return frozenset(word[: 5 if word.isascii() else 4].rstrip("s") for word in folded_words)
 
 
 # The same opening is asked for again when a text has lost its marks, which most never had.

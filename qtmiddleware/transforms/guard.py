@@ -157,24 +157,21 @@ class _Guard:
         ]
 
     def contains_span(self, kind: str, span: str, text: str) -> bool:
-        """Return whether *text* contains *span*, or *span* with a term in another glossary form.
-
-        The words of *span* beside the term need not be adjacent in *text*.
-        """
+        """Return whether *text* contains *span*, or *span* with a term in another glossary form."""
         if keeps_span(kind, span, text, query=self.query):
             return True
+        if kind == "negation":
+            return False
         folded_span = span.casefold()
-        for term, forms in self.glossary if kind != "negation" else ():
+        for term, forms in self.glossary:
             folded_term = term.casefold()
-            rest = folded_span.replace(folded_term, " ").split()
-            if folded_span in folded_term:
-                rest = []
-            elif folded_term not in folded_span:
+            is_part = folded_span in folded_term
+            if not is_part and folded_term not in folded_span:
                 continue
-            if all(keeps_span("name", word, text, query=word) for word in rest) and any(
-                keeps_span("identifier", form, text, query=form) for form in forms
-            ):
-                return True
+            for form in forms:
+                other_span = form if is_part else folded_span.replace(folded_term, form)
+                if keeps_span("name", other_span, text, query=form):
+                    return True
         return False
 
     def append_spans(self, field_name: str, text: str, lost: Spans) -> str:
@@ -191,14 +188,8 @@ class _Guard:
 
         Notes never contain a span's text. Positions are character offsets in `query`.
         """
-        shown = []
-        for kind, span in lost[:MAX_REPAIRS]:
-            # A match of whole words takes precedence over a match inside a longer word.
-            match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", self.query)
-            start = match.start() if match else self.query.find(span)
-            shown.append(f"{kind} {start}:{start + len(span)}")
-        rest = len(lost) - MAX_REPAIRS
-        return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+        places = ((kind, self.query.find(span), len(span)) for kind, span in lost[:MAX_REPAIRS])
+        return ", ".join(f"{kind} {start}:{start + length}" for kind, start, length in places)
 
 
 def is_in_other_script(text: str, query: str) -> bool:

@@ -13,12 +13,10 @@ _MOST_OPENINGS: Final = 10
 _CHARACTERS: Final = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 
 
-def read_json(text: str) -> tuple[list[Any], Any]:
-    """Return the outermost JSON objects and lists in *text*, and the one that is cut off.
+def read_json(text: str) -> tuple[list[Any], bool]:
+    """Return the outermost JSON objects and lists in *text*, and whether the last one is cut off.
 
-    Returns:
-        The values. A value that is cut off is the last one, without its incomplete text.
-        The value that is cut off, with its incomplete text; ``None`` if all values are complete.
+    A value that is cut off lacks its incomplete text.
     """
     text = _CHARACTERS.sub(" ", text)
     values: list[Any] = []
@@ -32,17 +30,17 @@ def read_json(text: str) -> tuple[list[Any], Any]:
             value, position = _DECODER.raw_decode(text, position)
             values.append(value)
         except (ValueError, RecursionError):
-            if (cut_values := _read_cut_json(text[position:])) is not None:
-                return [*values, cut_values[0]], cut_values[1]
+            if (cut_value := _read_cut_json(text[position:])) is not None:
+                return [*values, cut_value], True
             # What is inside broken JSON may be anything. Other brackets belong to prose.
             if opening[1]:
                 break
             position += 1
-    return values, None
+    return values, False
 
 
-def _read_cut_json(text: str) -> tuple[Any, Any] | None:
-    """Return the value at the start of *text* without and with its incomplete text."""
+def _read_cut_json(text: str) -> Any:
+    """Return the value at the start of *text* without its incomplete text; ``None`` if none."""
     # pydantic takes long to import, and most processes never see a reply that is cut off.
     from pydantic_core import from_json
 
@@ -51,8 +49,5 @@ def _read_cut_json(text: str) -> tuple[Any, Any] | None:
     except ValueError as error:
         # Other errors are mistakes: what follows them would be lost, or read as something else.
         if str(error).startswith("EOF"):
-            return (
-                from_json(text, allow_partial=True),
-                from_json(text, allow_partial="trailing-strings"),
-            )
+            return from_json(text, allow_partial=True)
     return None

@@ -102,7 +102,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
     """
     text, is_cut = strip_thoughts(reply.text or "")
-    values, cut_value = read_json(text)
+    values, is_cut_in_json = read_json(text)
     members = {
         key.strip().casefold(): member
         for value in values
@@ -122,7 +122,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     if is_refusal(context, prompt.query):
         raise ModelError("refused", "the model refused to write a context")
     # Half a sentence would be indexed as if it were the whole context.
-    if is_cut or cut_value is not None or reply.truncated:
+    if is_cut or is_cut_in_json or reply.truncated:
         raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
     is_other_json = bool(values) and FIELD.name not in members and not context
     if is_other_json or _JSON_OR_MARKUP.match(context):

@@ -1,4 +1,8 @@
-"""Laws of reading a reply: nothing raises but `ModelError`, nothing unusable is searched, what is complete is kept."""
+"""Laws of reading a reply: nothing raises but `ModelError`, nothing unusable is searched, what is complete is kept.
+
+Each row of ``bad_replies.json`` is a transformation, a reply to it as models really write it, and
+what is searched because of the reply: texts by field, or the reason why there are none.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import json
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import qtmiddleware as qtm
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
@@ -25,8 +30,14 @@ from qtmiddleware.transforms import (
 )
 from qtmiddleware.types import Message, Transformation
 
+
+def load(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
+
+
 MODES = [name for name, row in TRANSFORMS.items() if row.fields]
-TABLES = json.loads(Path(__file__).with_name("replies.json").read_text(encoding="utf-8"))
+TABLES = load("replies")
+REPLIES: Final[list[tuple[str, str, dict[str, Any] | str]]] = load("bad_replies")
 HISTORY = (Message("user", "Who founded Acme?"),)
 HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -36,7 +47,7 @@ TALK = (
     "I'm sorry, but I can't help|Here are:|What is Acme?|Rewritten query: |Original query:|hyde: "
 )
 PIECES = [*MARKS.split(), *TALK.split("|"), *"\n\u202e\u200d\ud800"]
-REPLIES = st.text(st.characters()) | st.lists(st.sampled_from(PIECES)).map("".join)
+ANYTHING = st.text(st.characters()) | st.lists(st.sampled_from(PIECES)).map("".join)
 WORDS = "revenue Über plan 東京 E-42 growth vs don't (a) 1,000 C++ naïve"
 SENTENCE = st.lists(st.sampled_from(WORDS.split()), min_size=4, max_size=8).map(
     lambda words: "Which " + " ".join(words)
@@ -45,11 +56,7 @@ SENTENCES = st.lists(SENTENCE, min_size=6, max_size=6, unique_by=str.casefold)
 
 
 def prompt(mode: str, query: str = "What is Acme?", history: Any = ()) -> Prompt:
-    return build_prompts(
-        Settings(transformation_type=mode),
-        query,
-        history,
-    )[0]  # type: ignore[arg-type]
+    return build_prompts(Settings(transformation_type=mode), query, history)[0]  # type: ignore[arg-type]
 
 
 def read(one: Prompt, reply: Any, **more: Any) -> Transformation | str:
@@ -71,8 +78,34 @@ def same(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".?! ")
 
 
+def test_a_reply_gives_what_is_usable_in_it_and_nothing_else(subtests: pytest.Subtests) -> None:
+    for mode, text, expected in REPLIES:
+        if isinstance(expected, dict):
+            expected = {k: [it] if isinstance(it, str) else it for k, it in expected.items()}
+        with subtests.test(text):
+            assert texts(read(prompt(mode, "What is Nike's strategy?"), text)) == expected
+
+
+NONSENSE = (
+    'nope|OK|Done.|...|]]{{ \x00 <b>|{"answer": "nope"}|["nope"]|Answer: nope'
+    "|Hello! How can I assist you today?|Invalid API key provided."
+    '|The model is overloaded, please try again later.|{"rewrite": "...", "sub_queries": ["...", "..."]}'
+)
+
+
+def test_a_text_that_has_nothing_to_do_with_the_question_is_not_searched() -> None:
+    question = "What about case 258 on dogs and health?"
+    for mode in MODES:
+        for reply in (*NONSENSE.split("|"), "[" * 990 + "]" * 990):
+            middleware = qtm.QueryMiddleware(
+                {"transformationType": mode}, client=lambda messages, said=reply: said
+            )
+            found = middleware.wrap(lambda query: [{"id": "a", "text": "A."}]).retrieve(question)
+            assert (found.status, len(found.variants)) == ("degraded", 1), (mode, reply)
+
+
 @pytest.mark.parametrize("mode", MODES)
-@given(text=REPLIES, truncated=st.booleans(), history=st.sampled_from([(), HISTORY]))
+@given(text=ANYTHING, truncated=st.booleans(), history=st.sampled_from([(), HISTORY]))
 def test_any_reply_gives_usable_texts_or_a_model_error(
     mode: str, text: str, truncated: bool, history: Any
 ) -> None:
@@ -93,12 +126,6 @@ def test_any_reply_gives_usable_texts_or_a_model_error(
             assert "I'm sorry" not in value[:9]
 
 
-def full_reply(parts: list[str]) -> dict[str, Any]:
-    rewrite, step_back, *rest = parts
-    hyde = ". ".join(parts) + "."
-    return {"rewrite": rewrite, "step_back": step_back, "sub_queries": rest, "hyde": hyde}
-
-
 FRAMES = st.sampled_from(["{}", "```json\n{}\n```", "Sure! Here it is:\n{}\nBye."])
 
 
@@ -106,7 +133,8 @@ FRAMES = st.sampled_from(["{}", "```json\n{}\n```", "Sure! Here it is:\n{}\nBye.
 def test_a_well_formed_reply_is_read_exactly_and_one_that_is_cut_anywhere_in_part(
     parts: list[str], frame: str, data: st.DataObject
 ) -> None:
-    reply = full_reply(parts)
+    hyde = ". ".join(parts) + "."
+    reply = {"rewrite": parts[0], "step_back": parts[1], "sub_queries": parts[2:], "hyde": hyde}
     one = prompt("combined", "zz 7")
     found = texts(read(one, frame.replace("{}", json.dumps(reply, indent=2))))
     assert found == {it: held if isinstance(held, list) else [held] for it, held in reply.items()}
@@ -115,35 +143,22 @@ def test_a_well_formed_reply_is_read_exactly_and_one_that_is_cut_anywhere_in_par
     if isinstance(cut, str):
         assert cut == "truncated"
         return
-    assert cut.rewrite in (None, reply["rewrite"])
-    assert cut.step_back in (None, reply["step_back"])
+    assert {cut.rewrite, cut.step_back, cut.hyde} <= {None, *parts[:2], hyde}
     assert list(cut.sub_queries) == parts[2:][: len(cut.sub_queries)]
-    assert reply["hyde"].startswith(cut.hyde or "")
     assert ("reply", "truncated") in cut.notes
 
 
 @pytest.mark.parametrize(
-    ("mode", "reply", "expected"),
+    ("reply", "expected"),
     [
-        ("hyde", "Acme makes anvils. It sells them to coy", {"hyde": ["Acme makes anvils."]}),
-        ("hyde", '{"hyde": "Acme makes anvils. It sells', {"hyde": ["Acme makes anvils."]}),
-        ("multi_query", "1. Who makes anvils?\n2. Who sells anv", ["Who makes anvils?"]),
-        ("multi_query", '{"paraphrases": ["Who makes anvils?", "Who sel', ["Who makes anvils?"]),
-        ("multi_query", '{"paraphrases": "Who makes anvils? Who sel', "truncated"),
+        ("1. Who makes anvils?\n2. Who sells anv", ["Who makes anvils?"]),
+        ('{"paraphrases": ["Who makes anvils?", "Who sel', ["Who makes anvils?"]),
+        ('{"paraphrases": "Who makes anvils? Who sel', []),
     ],
 )
-def test_of_a_reply_that_is_cut_the_whole_sentences_of_a_passage_and_whole_items_are_kept(
-    mode: str, reply: str, expected: Any
-) -> None:
-    found = texts(read(prompt(mode), reply, truncated=True))
-    assert found == (expected if not isinstance(expected, list) else {"paraphrases": expected})
-
-
-@pytest.mark.parametrize("reply", TABLES["wrapped"])
-def test_the_text_is_found_in_whatever_a_model_wraps_it(reply: str) -> None:
-    for history in ((), HISTORY):
-        found = read(prompt("rewrite", "goals of Nike", history), reply)
-        assert texts(found) == {"rewrite": ["Which goals does Nike have?"]}
+def test_of_a_list_that_is_cut_the_whole_items_are_kept(reply: str, expected: list[str]) -> None:
+    found = texts(read(prompt("multi_query"), reply, truncated=True))
+    assert found == ({"paraphrases": expected} if expected else "truncated")
 
 
 @pytest.mark.parametrize(("query", "text"), TABLES["kept"])
@@ -156,12 +171,10 @@ def test_a_number_mark_or_word_that_belongs_to_the_text_stays(query: str, text: 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("x" * 10_000, "unparsable"),
         ("x" * 10_000_000, "truncated"),
         ("<think>" + "so " * 3_000_000, "truncated"),
         ("[" * 100_000, "truncated"),
         ('{"a":' * 100_000, "truncated"),
-        ("{//" * 50_000, "truncated"),
         (None, "empty"),
     ],
 )
@@ -175,10 +188,7 @@ def test_a_blob_is_no_query(text: Any, reason: str) -> None:
 @pytest.mark.parametrize(("characters", "stays"), [(100, True), (101, False)])
 def test_a_key_term_has_at_most_a_hundred_characters(characters: int, stays: bool) -> None:
     one, term = prompt("keywords"), "Acme".ljust(characters, "x")
-    found = parse_transformation(
-        one,
-        Reply(json.dumps({"keywords": ["Acme revenue", term]})),
-    )
+    found = parse_transformation(one, Reply(json.dumps({"keywords": ["Acme revenue", term]})))
     assert (term in found.keywords) is stays
     assert (("keywords", "dropped: too long for a keyword") in found.notes) is not stays
     assert is_within_limits(Transformation(keywords=(term,)), one.fields) is stays
@@ -204,16 +214,13 @@ def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str, stays: bo
 
 
 EXAMPLES = [
-    (name, next(iter(json.loads(row.example[1]).values())))
+    (name, next(iter(json.loads(row.example[1]).values())), "copies the prompt")
     for name, row in PROMPTS.items()
     if row.example and name != "keywords"
 ]
 
 
-@pytest.mark.parametrize(
-    ("mode", "text", "rule"),
-    [*TABLES["rules"], *((mode, text, "copies the prompt") for mode, text in EXAMPLES)],
-)
+@pytest.mark.parametrize(("mode", "text", "rule"), [*TABLES["rules"], *EXAMPLES])
 def test_a_text_that_cannot_be_searched_is_noted_with_the_rule(
     mode: str, text: Any, rule: str
 ) -> None:
@@ -228,41 +235,27 @@ def test_a_text_that_cannot_be_searched_is_noted_with_the_rule(
 
 
 def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
-    parts = [
-        Transformation(rewrite="r", sub_queries=("a?", "b"), notes=(("x", "y"),)),
-        Transformation(
-            rewrite="other",
-            step_back="s",
-            sub_queries=("A", "c"),
-            notes=(("x", "y"),),
-        ),
-    ]
-    assert merge_transformations(parts) == Transformation(
-        rewrite="r", step_back="s", sub_queries=("a?", "b", "c"), notes=(("x", "y"),)
-    )
+    first = Transformation(rewrite="r", sub_queries=("a?", "b"), notes=(("x", "y"),))
+    other = {"rewrite": "other", "step_back": "s", "sub_queries": ("A", "c")}
+    merged = merge_transformations([first, Transformation(**other, notes=first.notes)])
+    assert texts(merged) == {"rewrite": ["r"], "sub_queries": ["a?", "b", "c"], "step_back": ["s"]}
+    assert merged.notes == first.notes
     assert merge_transformations([]).is_empty
 
 
 # Nothing that may be read as a mark, a label or a quotation itself.
 PLAIN = st.from_regex(r"\A[A-Z][a-z]{2,9}( [a-z]{3,9}){1,6}\?\Z")
-NUMBERINGS = """{}. |{}) |({}) |{}: |{}\\. |**{}.** |**{}.**|**{})** |**{}:** |**{}**. |- {}. |- **{}.** |\
-* **{})** |> {}. |## {}. |Sub-query {}: """
+NUMBERINGS = "{}. |{}) |({}) |{}: |**{}.** |- {}. |Sub-query {}: "
 
 
 @given(
     st.sampled_from(NUMBERINGS.split("|")),
     st.lists(PLAIN, min_size=2, max_size=4, unique_by=str.casefold),
-    st.booleans(),
 )
-def test_the_numbers_of_a_list_are_not_searched_whatever_way_they_are_emphasised(
-    numbering: str, items: list[str], is_json: bool
-) -> None:
+def test_the_numbers_of_a_list_are_not_searched(numbering: str, items: list[str]) -> None:
     numbered = [numbering.format(place) + text for place, text in enumerate(items, 1)]
-    reply = {"paraphrases": numbered} if is_json else "\n".join(numbered)
-    assert texts(read(prompt("multi_query"), reply)) == {"paraphrases": items[:3]}
-    assert texts(
-        read(
-            prompt("rewrite"),
-            {"rewrite": numbered[0]},
-        )
-    ) == {"rewrite": [items[0]]}
+    replies: list[Any] = ["\n".join(numbered)]
+    if "*" not in numbering:
+        replies.append({"paraphrases": numbered})
+    for reply in replies:
+        assert texts(read(prompt("multi_query"), reply)) == {"paraphrases": items[:3]}
