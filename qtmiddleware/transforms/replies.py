@@ -222,8 +222,15 @@ class _Reading:
         # What precedes "Rewritten query: ..." is talk about the task.
         labelled = [n for n, line in enumerate(lines) if _strip_label(line, self.query) != line]
         lines = lines[labelled[0] :] if labelled else lines
+        lines = [text for line in lines if (text := _strip_label(line, self.query))]
         lines = [line for line in lines if not chatter.is_chatter(line, self.query)] or lines
-        self.texts[""] = [" ".join(lines)] if self.main.shape == "passage" else lines
+        numbered = [line for line in lines if _NUMBER.match(line)]
+        # A numbered list is what was asked for, even without a word of the question.
+        if self.main.shape == "list" and len(numbered) > 1:
+            self.named.add(self.main.name)
+            self.texts[self.main.name] = numbered
+        else:
+            self.texts[""] = [" ".join(lines)] if self.main.shape == "passage" else lines
 
     def choose_texts(self, field: ReplyField) -> tuple[str, ...]:
         """Return the texts of *field* that can be searched, without duplicates."""
