@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream as AnswerStream
-    from qtmiddleware.answering import AsyncAnswerStream as AsyncAnswerStream
     from qtmiddleware.config import Config as Config
     from qtmiddleware.errors import ConfigError as ConfigError
     from qtmiddleware.errors import EmbeddingError as EmbeddingError
@@ -58,7 +57,7 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
-    "answering": ("AnswerStream", "AsyncAnswerStream"),
+    "answering": ("AnswerStream",),
     "config": ("Config",),
     "errors": (
         "ConfigError",

@@ -5,6 +5,6 @@ the answers to several sub-queries.
 """
 
 from qtmiddleware.answering.flow import AnswerFlow
-from qtmiddleware.answering.streams import AnswerStream, AsyncAnswerStream
+from qtmiddleware.answering.streams import AnswerStream
 
-__all__ = ["AnswerFlow", "AnswerStream", "AsyncAnswerStream"]
+__all__ = ["AnswerFlow", "AnswerStream"]

@@ -9,22 +9,21 @@ last model call writes the answer, which is read whole or in pieces.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.answering.prompts import (
-    ANSWER,
-    SUB_ANSWER,
-    SYNTHESIS,
+    PromptMode,
     PromptPassages,
-    Task,
+    build_prompt,
     select_passages,
 )
 from qtmiddleware.answering.reading import AnswerReader
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
@@ -39,18 +38,36 @@ from qtmiddleware.runtime.streaming import Piece, stream_reply
 from qtmiddleware.types import Answer, Deadline, Degradation, Retrieval, SubAnswer, Trace
 
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
-
 _NO_PASSAGES: Final = PromptPassages()
+_NO_TEXT: Final = AnswerReader(())
 
 logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(slots=True)
 class _Part:
-    """The answer to a sub-query, and the passages that it is given from."""
+    """A sub-query, the passages that its search found, and the model's reply.
 
-    answer: SubAnswer
+    *reason* says why there is no answer.
+    """
+
+    question: str
     passages: PromptPassages = _NO_PASSAGES
+    reply: str = ""
+    reason: str = "no_passages"
+
+    def read(self, offset: int = 0) -> SubAnswer:
+        """Return the answer, with *offset* added to the numbers of its citations."""
+        reader = AnswerReader(self.passages.matches, offset)
+        reader.feed(self.reply, is_last=True)
+        return SubAnswer(
+            self.question,
+            reader.text,
+            tuple(reader.citations),
+            matches=self.passages.matches,
+            found=not self.reason,
+            reason=self.reason,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +90,6 @@ class AnswerFlow:
         chat: The model that writes the answer.
         finish_retrieval: Takes the retrieval when the trace is complete, and returns the retrieval
             for the answer.
-
-    Attributes:
-        retrieval: The retrieval for the question; ``None`` until it has succeeded.
-        result: The answer; ``None`` until it is complete.
     """
 
     def __init__(
@@ -85,26 +98,20 @@ class AnswerFlow:
         chat: StreamingModel,
         finish_retrieval: Callable[[Retrieval], Retrieval],
     ) -> None:
-        self.retrieval: Retrieval | None = None
-        self.result: Answer | None = None
-        self._observation = call.observation.make_child("answer", content=call.original)
         settings = call.settings
-        kind = settings.transformation_type
         self._is_synthesis = settings.answer.mode == "synthesis"
-        has_parts = kind in _DECOMPOSING or "sub_queries" in settings.transform.fields
-        if self._is_synthesis and not has_parts:
-            kind = "decompose" if kind == "none" else "combined"
-        self._settings = replace(settings, transformation_type=kind)
+        if self._is_synthesis:
+            settings = _add_sub_queries(settings)
+        self._settings = settings
+        self._observation = call.observation.make_child("answer", content=call.original)
         self._call = replace(
             call,
-            settings=self._settings,
+            settings=settings,
             observation=self._observation,
             has_parts=self._is_synthesis,
         )
         self._chat = chat
         self._finish_retrieval = finish_retrieval
-        self._asked_mode = ""
-        self._is_finished = False
         self._degradations: list[Degradation] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
         self._first_error: ModelError | None = None
@@ -115,77 +122,80 @@ class AnswerFlow:
         Raises `ModelError` if the model gives no answer. Exceptions from the wrapped function pass
         through.
         """
-        async for _ in self.stream(services, is_whole=True):
-            pass
-        if self.result is None:
-            raise RuntimeError("the answer was abandoned")
-        return self.result
-
-    async def retrieve(self, services: Services) -> Retrieval:
-        """Return the retrieval for the question, which is made once."""
-        if self.retrieval is None:
-            with ExitStack() as stack:
-                stack.enter_context(self._observation)
-                self.retrieval = await retrieve(self._call, services)
-                # The answer goes on: do not end its observation here.
-                stack.pop_all()
-        return self.retrieval
+        async for event in self.stream(services, is_whole=True):
+            if isinstance(event, Answer):
+                answer = event
+        return answer
 
     async def stream(
         self, services: Services, *, is_whole: bool = False
-    ) -> AsyncGenerator[str, None]:
-        """Yield the pieces of the answer that can be shown, and set `result` at the end.
+    ) -> AsyncGenerator[Retrieval | str | Answer, None]:
+        """Yield the retrieval, then the pieces of the answer that can be shown, then the answer.
 
         If *is_whole*, the model replies at once.
         """
         with self._observation as observation:
-            retrieval = await self.retrieve(services)
+            retrieval = await retrieve(self._call, services)
             services = services.within(observation, self._settings.limits.max_concurrency)
-            draft = await self._draft(retrieval, services)
+            draft: _Draft | None = None
             was_shown = False
-            if draft is None:
-                answer = self._build_answer(retrieval)
-            else:
-                self._asked_mode = draft.prompt.mode
-                reader = AnswerReader(draft.passages.matches)
-                deadline = Deadline.after(self._settings.answer.timeout_ms / 1e3)
-                outcome = Outcome(Reply(""), began=perf_counter())
-                ask = self._ask_whole if is_whole else partial(stream_reply, self._chat)
-                has_text = False
-                try:
-                    async with aclosing(ask(draft.prompt, deadline, services)) as pieces:
+            try:
+                yield retrieval
+                draft = await self._draft(retrieval, services)
+                if draft is None:
+                    answer = self._build_answer(retrieval)
+                else:
+                    reader = AnswerReader(draft.passages.matches)
+                    reply = self._read_reply(draft.prompt, reader, services, is_whole=is_whole)
+                    async with aclosing(reply) as pieces:
                         async for piece in pieces:
-                            if isinstance(piece, Reply):
-                                outcome.value = piece
-                                # A model that cannot stream sends all of its text at once.
-                                text = "" if has_text else piece.text
+                            if isinstance(piece, Outcome):
+                                outcome = piece
                             else:
-                                text = piece
-                            has_text = True
-                            if shown := reader.feed(text):
                                 was_shown = True
-                                yield shown
-                except ModelError as error:
-                    outcome.error = error
-                outcome.seconds = perf_counter() - outcome.began
-                if outcome.has_succeeded and (shown := reader.finish()):
-                    was_shown = True
-                    yield shown
-                answer = self._read_answer(draft, outcome, reader, retrieval)
-            self.result = observation.keep_result(answer)
+                                yield piece
+                    answer = self._read_answer(draft, outcome, reader, retrieval)
+            except BaseException as error:
+                # The caller closed the stream, or cancelled the call.
+                if not isinstance(error, Exception):
+                    trace = retrieval.trace
+                    if draft is not None:
+                        # Nobody knows what the model call cost.
+                        trace.record_usage(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
+                    trace.record_stage("answer", 0.0, "skipped", "closed")
+                    self._complete(retrieval)
+                raise
+            observation.keep_result(answer)
         if not was_shown:
             yield answer.text
+        yield answer
 
-    def abandon(self) -> None:
-        """Record in the trace that the answer was cancelled, and complete the trace."""
-        self._observation.end("cancelled")
-        if self.retrieval is not None and not self._is_finished:
-            trace = self.retrieval.trace
-            if self._asked_mode:
-                # The model was asked, but nobody knows what the call cost.
-                trace.record_usage(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
-            trace.record_stage(self._asked_mode or "answer", 0.0, "skipped", "closed")
-            self._complete(self.retrieval)
+    async def _read_reply(
+        self, prompt: Prompt, reader: AnswerReader, services: Services, *, is_whole: bool
+    ) -> AsyncGenerator[str | Outcome[Reply], None]:
+        """Yield what *reader* shows of the model's reply, then the outcome of the model call."""
+        ask = self._ask_whole if is_whole else partial(stream_reply, self._chat)
+        deadline = Deadline.after(self._settings.answer.timeout_ms / 1e3)
+        outcome = Outcome(Reply(""), began=perf_counter())
+        has_text = False
+        try:
+            async with aclosing(ask(prompt, deadline, services)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, str):
+                        text = piece
+                    else:
+                        outcome.value = piece
+                        # A model that cannot stream sends all of its text at once.
+                        text = "" if has_text else piece.text
+                    has_text = True
+                    if shown := reader.feed(text):
+                        yield shown
+            if shown := reader.finish():
+                yield shown
+        except ModelError as error:
+            outcome.error = error
+        outcome.seconds = perf_counter() - outcome.began
+        yield outcome
 
     async def _ask_whole(
         self, prompt: Prompt, deadline: Deadline, services: Services
@@ -200,22 +210,14 @@ class AnswerFlow:
         """Return the model call that writes the answer; ``None`` if nothing is known to answer."""
         settings = self._settings
         if retrieval.is_unsure and settings.answer.if_unsure == "decline":
-            retrieval.trace.note(
-                "answer", "the model was not asked: the passages do not match the question"
-            )
             return None
-        draft = await self._draft_synthesis(retrieval, services) if self._is_synthesis else None
-        if draft is not None:
+        if self._is_synthesis and (draft := await self._draft_synthesis(retrieval, services)):
             return draft
         passages = select_passages(retrieval.matches, settings.answer.context_chars)
         if passages.matches:
-            return _Draft(self._build_prompt(ANSWER, passages=passages.entries), passages)
+            return _Draft(self._build_prompt("answer", passages.entries), passages)
         if retrieval.matches:
-            detail = (
-                f"{len(retrieval.matches)} matches have no text; set keywordEvidence.fields.text to"
-                " the field that holds it"
-            )
-            self._degrade("passages", "no_text", detail)
+            self._degrade("passages", "no_text")
         return None
 
     # --- a synthesis ------------------------------------------------------------------------------
@@ -233,24 +235,11 @@ class AnswerFlow:
         if len(questions) < 2:
             return None
         began = perf_counter()
-        calls = map(self._make_part_call, questions)
-        searches = [partial(retrieve, call, services) for call in calls]
-        deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
-        found = await services.gather(searches, deadline)
-        parts = [
-            self._read_search(question, outcome, trace)
-            for question, outcome in zip(questions, found, strict=True)
-        ]
-        answerable = [part for part in parts if part.passages.matches]
-        deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
-        asks = [partial(self._ask_part, part, deadline, services) for part in answerable]
-        replies = await services.gather(asks, deadline)
-        for part, reply in zip(answerable, replies, strict=True):
-            self._read_part(part, reply, trace)
+        parts = await self._search_parts(questions, trace, services)
+        await self._ask_parts(parts, trace, services)
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
-        self._sub_answers = tuple(part.answer for part in parts)
-        # A sub-query without an answer in its passages is not a failure, but it adds nothing.
-        useful = [part for part in parts if part.answer.found]
+        self._sub_answers = tuple(part.read() for part in parts)
+        useful = [part for part in parts if not part.reason]
         if len(useful) < min(settings.fusion.min_successes, len(questions)):
             detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
             self._degrade("sub_answers", "too_few_successes", detail)
@@ -259,113 +248,91 @@ class AnswerFlow:
         passages = _NO_PASSAGES
         for part in useful:
             # The citations of all parts are numbered through.
-            reader = AnswerReader(part.passages.matches, offset=len(passages.matches))
-            reader.feed(part.answer.text, is_last=True)
-            answers.append(
-                replace(
-                    part.answer,
-                    text=reader.text,
-                    citations=reader.citations,
-                )
-            )
+            answers.append(part.read(offset=len(passages.matches)))
             passages = PromptPassages(
                 passages.matches + part.passages.matches, passages.entries + part.passages.entries
             )
         data = [{"question": answer.question, "answer": answer.text} for answer in answers]
-        return _Draft(
-            self._build_prompt(SYNTHESIS, sub_answers=data),
-            passages,
-            tuple(answers),
-        )
+        return _Draft(self._build_prompt("synthesis", data), passages, tuple(answers))
 
-    def _make_part_call(self, question: str) -> Call:
-        """Return the call that retrieves the passages for a sub-query."""
-        limits = self._settings.limits
+    async def _search_parts(
+        self, questions: Sequence[str], trace: Trace, services: Services
+    ) -> list[_Part]:
+        """Return each of *questions* with the passages found for it; failures are degradations."""
+        settings = self._settings
+        limits = settings.limits
         if limits.max_searches is not None:
             limits = replace(limits, max_searches=1)
-        # The user did not ask for this retrieval, so it calls no hook. A sub-query is not
+        # The user did not ask for these retrievals, so they call no hook. A sub-query is not
         # transformed again.
-        return replace(
+        call = replace(
             self._call,
-            original=question,
             history=(),
             has_parts=False,
             hooks=(),
-            settings=replace(self._settings, transformation_type="none", limits=limits),
+            settings=replace(settings, transformation_type="none", limits=limits),
         )
+        searches = [
+            partial(retrieve, replace(call, original=question), services) for question in questions
+        ]
+        outcomes = await services.gather(searches, Deadline.after(limits.deadline_ms / 1e3))
+        parts = [_Part(question) for question in questions]
+        for part, outcome in zip(parts, outcomes, strict=True):
+            if outcome.has_succeeded:
+                retrieval = outcome.get()
+                trace.searches += retrieval.trace.searches
+                known = self._degradations
+                known.extend(problem for problem in retrieval.degradations if problem not in known)
+                matches = retrieval.matches[: settings.fusion.sub_query_top_k]
+                part.passages = select_passages(matches, settings.answer.context_chars)
+            else:
+                trace.searches += 1
+                part.reason = "timeout" if outcome.late else "search_failed"
+                self._degrade("sub_answers", part.reason, outcome.detail)
+        return parts
 
-    def _read_search(self, question: str, outcome: Outcome[Retrieval], trace: Trace) -> _Part:
-        """Return the passages for a sub-query. It has no answer yet."""
-        nothing = SubAnswer(question, "", found=False, reason="no_passages")
-        if not outcome.has_succeeded:
-            trace.searches += 1
-            reason = "timeout" if outcome.late else "search_failed"
-            self._degrade("sub_answers", reason, outcome.detail)
-            return _Part(replace(nothing, reason=reason))
-        retrieval = outcome.get()
-        trace.searches += retrieval.trace.searches
-        known = self._degradations
-        known.extend(problem for problem in retrieval.degradations if problem not in known)
-        matches = retrieval.matches[: self._settings.fusion.sub_query_top_k]
-        return _Part(
-            nothing,
-            select_passages(matches, self._settings.answer.context_chars),
-        )
-
-    async def _ask_part(self, part: _Part, deadline: Deadline, services: Services) -> Reply:
-        prompt = SUB_ANSWER.build_prompt(
-            self._settings, part.answer.question, (), {"passages": part.passages.entries}
-        )
-        return await services.ask(prompt, deadline, self._chat)
-
-    def _read_part(self, part: _Part, outcome: Outcome[Reply], trace: Trace) -> None:
-        """Set the answer of *part* to the model's reply; failures become degradations."""
-        matches = part.passages.matches
-        reader = AnswerReader(matches)
-        if outcome.has_succeeded:
-            reader.feed(outcome.get().text, is_last=True)
-        reason = "" if reader.is_answered else "no_answer"
-        if error := self._record_reply(
-            "sub_answer",
-            "sub_answers",
-            outcome,
-            reader,
-            trace,
-        ):
-            self._first_error = self._first_error or error
-            self._degrade("sub_answers", error.reason, str(error))
-            reason = error.reason
-        part.answer = SubAnswer(
-            part.answer.question,
-            reader.text,
-            reader.citations,
-            matches=matches,
-            found=not reason,
-            reason=reason,
-        )
+    async def _ask_parts(self, parts: Sequence[_Part], trace: Trace, services: Services) -> None:
+        """Set the model's replies of all *parts* with passages; failures become degradations."""
+        parts = [part for part in parts if part.passages.matches]
+        deadline = Deadline.after(self._settings.answer.timeout_ms / 1e3)
+        asks = []
+        for part in parts:
+            entries = part.passages.entries
+            prompt = build_prompt("sub_answer", self._settings, part.question, (), entries)
+            asks.append(partial(services.ask, prompt, deadline, self._chat))
+        outcomes = await services.gather(asks, deadline)
+        for part, outcome in zip(parts, outcomes, strict=True):
+            reader = AnswerReader(part.passages.matches)
+            if outcome.has_succeeded:
+                part.reply = outcome.get().text
+                reader.feed(part.reply, is_last=True)
+            part.reason = "" if reader.is_answered else "no_answer"
+            if error := self._record_reply("sub_answer", "sub_answers", outcome, reader, trace):
+                self._first_error = self._first_error or error
+                self._degrade("sub_answers", error.reason, str(error))
+                part.reason = error.reason
 
     # --- the answer -------------------------------------------------------------------------------
 
     def _read_answer(
         self, draft: _Draft, outcome: Outcome[Reply], reader: AnswerReader, retrieval: Retrieval
     ) -> Answer:
-        """Return the answer that *reader* has read from the model's reply."""
+        """Return the answer that *reader* has read; if the model failed, the best sub-answer."""
         mode = draft.prompt.mode
         error = self._record_reply(mode, mode, outcome, reader, retrieval.trace)
-        best: AnswerReader | SubAnswer = reader
-        if error is not None:
-            if not draft.sub_answers:
-                # The first error of a model call explains the later ones.
-                first_error = self._first_error or error
-                first_error.retrieval = self._complete(retrieval)
-                raise first_error
-            self._degrade(mode, error.reason, str(error))
-            best = max(
-                draft.sub_answers,
-                key=lambda part: (len({mark.number for mark in part.citations}), len(part.text)),
-            )
-        found = error is not None or reader.is_answered
-        return self._build_answer(retrieval, best, draft.passages, found=found)
+        if error is None:
+            return self._build_answer(retrieval, reader, draft.passages, found=reader.is_answered)
+        if not draft.sub_answers:
+            # The first error of a model call explains the later ones.
+            first_error = self._first_error or error
+            first_error.retrieval = self._complete(retrieval)
+            raise first_error
+        self._degrade(mode, error.reason, str(error))
+        best = max(
+            draft.sub_answers,
+            key=lambda part: (len({mark.number for mark in part.citations}), len(part.text)),
+        )
+        return self._build_answer(retrieval, best, draft.passages, found=True)
 
     def _record_reply(
         self,
@@ -401,24 +368,22 @@ class AnswerFlow:
             self._degrade(stage, "truncated")
         return None
 
+    def _build_prompt(self, mode: PromptMode, data: Sequence[Mapping[str, Any]]) -> Prompt:
+        call = self._call
+        return build_prompt(mode, self._settings, call.original, call.history, data)
+
     def _degrade(self, stage: str, reason: str, detail: str = "") -> None:
         self._degradations.append(Degradation(stage, reason, detail))
 
-    def _build_prompt(self, task: Task, **data_fields: Any) -> Prompt:
-        call = self._call
-        return task.build_prompt(self._settings, call.original, call.history, data_fields)
-
     def _complete(self, retrieval: Retrieval) -> Retrieval:
         """Complete the trace of *retrieval*, and return the retrieval for the answer."""
-        self._is_finished = True
         retrieval.trace.finish()
-        self.retrieval = self._finish_retrieval(retrieval)
-        return self.retrieval
+        return self._finish_retrieval(retrieval)
 
     def _build_answer(
         self,
         retrieval: Retrieval,
-        content: AnswerReader | SubAnswer | None = None,
+        content: AnswerReader | SubAnswer = _NO_TEXT,
         passages: PromptPassages = _NO_PASSAGES,
         *,
         found: bool = False,
@@ -428,10 +393,9 @@ class AnswerFlow:
         retrieval = self._complete(retrieval)
         call.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
-        text = content.text if content is not None else ""
         return Answer(
-            text=text or load_lexicon(detect_language(call.original) or "en").no_answer,
-            citations=content.citations if content is not None else (),
+            text=content.text or load_lexicon(detect_language(call.original) or "en").no_answer,
+            citations=tuple(content.citations),
             matches=passages.matches,
             retrieval=retrieval,
             found=found,
@@ -441,3 +405,11 @@ class AnswerFlow:
             context=passages.context,
             transformation_type=self._settings.transformation_type,
         )
+
+
+def _add_sub_queries(settings: Settings) -> Settings:
+    """Return *settings* with a transformation that makes sub-queries."""
+    kind = settings.transformation_type
+    if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:
+        return settings
+    return replace(settings, transformation_type="decompose" if kind == "none" else "combined")

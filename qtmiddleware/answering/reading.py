@@ -6,62 +6,88 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from qtmiddleware.answering.citing import CitationReader
 from qtmiddleware.types import Citation, Match
 
 MARKER: Final = "NO_ANSWER"
 """The word with which the model begins its reply if the passages do not answer the question."""
 
-_TAGS: Final = (
-    "think",
-    "thinking",
-    "thought",
-    "thoughts",
-    "reasoning",
-    "scratchpad",
-)
-_THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
-_THOUGHT: Final = re.compile("|".join(map(re.escape, _THOUGHTS)), re.IGNORECASE)
-_THOUGHT_END: Final = re.compile(rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/think▷", re.IGNORECASE)
-_THOUGHT_END_CHARS: Final = 16
-_DECORATION: Final = re.compile(r"[\s*_`\"'>#~(\[“«-]{0,8}")
-_CLOSING: Final = r"[*_~`\"'”»\])]{0,16}"
-# The number of blanks and punctuation marks is limited, so that a model that repeats them endlessly
-# does not make the pattern slow.
+_THOUGHT_TAGS: Final = ("<think>", "<thinking>", "<reasoning>")
+_THOUGHT: Final = re.compile(rf"\s{{0,20}}(?:{'|'.join(_THOUGHT_TAGS)})", re.IGNORECASE)
+_THOUGHT_END: Final = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
+_THOUGHT_END_CHARS: Final = len("</reasoning>")
+# White space, Markdown and quotation marks that a model may write before the marker.
+_DECORATION: Final = " \t\r\n*_`\"'>#[("
 _MARKER_AT_START: Final = re.compile(
-    rf"{_DECORATION.pattern}NO\\?[_ -]ANSWER(?!_?[A-Za-z0-9]){_CLOSING}"
-    rf"(?:\s?[:.,;!?–—-]{{1,16}}{_CLOSING})?\s{{0,64}}"
+    rf"[{re.escape(_DECORATION)}]{{0,20}}NO(?:_|\\_| )ANSWER(?!\w)"
+    r"[^\w\s]{0,16}[\s.:,;–—-]{0,16}"
 )
-_MARKER_SPELLINGS: Final = tuple(MARKER.replace("_", sign) for sign in ("_", "\\_", " ", "-"))
+
+_NUMBER: Final = r"[1-9][0-9]{0,2}"
+_RANGE: Final = re.compile(rf"({_NUMBER})(?:[ ]?[-–—][ ]?({_NUMBER}))?")
+_LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?)[ ]?|#)?"
+_ITEM: Final = rf"{_LABEL}{_RANGE.pattern}"
+_ITEMS: Final = re.compile(rf"{_ITEM}(?:[ ]?(?:[,;，、&]|and)[ ]?{_ITEM})*", re.IGNORECASE)
+_IN_BRACKETS: Final = r"[\[【［][^\[\]【】［］`\n]{0,60}"
+_TOKEN: Final = re.compile(
+    rf"(?P<space>\s*)(?P<content>`+|{_IN_BRACKETS}[\]】］]|[^\s`\[【［]+|\S)"
+)
+# Text at the end that the next piece may turn into another token.
+_UNFINISHED: Final = re.compile(rf"(?:(?<!`)`+|{_IN_BRACKETS})\Z")
 
 
 class AnswerReader:
     """Reads one answer piece by piece and returns the text that can be shown.
 
-    The reader removes the model's reasoning, the `MARKER` and citations of passages that do not
-    exist. The joined output does not depend on where the answer is cut into pieces.
+    The reader removes the model's reasoning and the `MARKER`. Each citation, such as ``[1, 2]``,
+    ``[1-3]``, ``[passage 2]`` or ``【1】``, is rewritten as one ``[n]`` per passage, and removed if
+    no such passage exists. Code between backticks stays unchanged. The joined output does not
+    depend on where the answer is cut into pieces.
 
     Args:
         matches: the passages that the answer may cite.
         offset: the number to add to each passage number.
 
     Attributes:
+        citations: the citations in `text`, in order.
+        invented_count: the number of citations that were removed.
         is_answered: whether the passages answer the question; ``False`` after the `MARKER`.
     """
 
     def __init__(self, matches: Sequence[Match], offset: int = 0) -> None:
+        self.citations: list[Citation] = []
+        self.invented_count = 0
         self.is_answered = True
         self._matches = matches
         self._offset = offset
-        self._citing = CitationReader([match.text or "" for match in matches], offset)
-        # The beginning, as long as it may become reasoning or the marker; ``None`` after that.
-        self._held: str | None = ""
+        self._is_opening = True  # the text so far may still become reasoning or the marker
+        self._held = ""  # the text that has not been read yet
         self._shown: list[str] = []
+        self._length = 0
+        self._space = ""  # line breaks before a removed citation
+        self._code = ""  # the backticks that end the code; "" outside code
+
+    @property
+    def text(self) -> str:
+        """The text returned so far."""
+        return "".join(self._shown)
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
-        """Read the next *piece* of the answer, and return the text that can be shown now."""
-        piece = self._read_opening(piece, is_last=is_last)
-        shown = self._citing.feed(piece, is_last=is_last)
+        """Read the next *piece* of the answer, and return the text that can be shown now.
+
+        After the last piece, that is all text but trailing white space.
+        """
+        text = self._held + piece
+        if self._is_opening:
+            text = _remove_thoughts(text)
+            if not is_last and _can_become_opening(text):
+                self._held = text
+                return ""
+            text = self._read_opening(text)
+        unfinished = None if is_last else _UNFINISHED.search(text)
+        finished = text[: unfinished.start()] if unfinished else text
+        finished = finished.rstrip()
+        self._held = text[len(finished) :]
+        shown = "".join(map(self._read_token, _TOKEN.finditer(finished)))
         self._shown.append(shown)
         return shown
 
@@ -69,57 +95,85 @@ class AnswerReader:
         """Return the text that was held back. Call this at the end of the answer."""
         return self.feed("", is_last=True)
 
-    def _read_opening(self, piece: str, *, is_last: bool) -> str:
-        """Return what can be shown of *piece* and of the text held before it.
-
-        A reply may begin with thoughts, and then with the `MARKER`. Both are removed. As long as
-        more text can decide what the opening is, it is held and ``""`` is returned. After that,
-        each piece is returned as it is.
-        """
-        if self._held is None:
-            return piece
-        text, position = (self._held + piece).lstrip(), 0
-        while thought := _THOUGHT.match(text, position):
-            end = _THOUGHT_END.search(text, thought.end())
-            if end is None:
-                # Keep as much of the thought as may be the first part of its end tag.
-                self._held = thought[0] + text[thought.end() :][-_THOUGHT_END_CHARS:]
-                return ""
-            position = end.end()
-            while text[position : position + 1].isspace():
-                position += 1
-        self._held = text = text[position:]
-        # More punctuation and blanks may follow the marker.
-        marker = _MARKER_AT_START.match(text)
-        can_go_on = marker.end() == len(text) if marker else _can_become_opening(text)
-        if can_go_on and not is_last:
+    def _read_opening(self, text: str) -> str:
+        """Return *text* without an unfinished thought or the `MARKER` at its beginning."""
+        self._is_opening = False
+        if _THOUGHT.match(text):
             return ""
-        self._held = None
-        self.is_answered = marker is None
-        return text[marker.end() :] if marker else text
+        if marker := _MARKER_AT_START.match(text):
+            self.is_answered = False
+            return text[marker.end() :]
+        return text
 
-    @property
-    def text(self) -> str:
-        """The text returned so far."""
-        return "".join(self._shown)
+    def _read_token(self, token: re.Match[str]) -> str:
+        """Return what is shown for *token*: white space, then a citation or any other text."""
+        space, content = token["space"], token["content"]
+        # Inline code that is not closed ends with its line.
+        if "\n" in space and len(self._code) < 3:
+            self._code = ""
+        # Code ends with as many backticks as it began with.
+        if content[0] == "`" and self._code in ("", content):
+            self._code = "" if self._code else content
+        numbers = [] if self._code else _read_numbers(content)
+        if not numbers:
+            return self._show(space + content)
+        cited = [number for number in numbers if number <= len(self._matches)]
+        self.invented_count += len(numbers) - len(cited)
+        if not cited:
+            self._space += space[: space.rfind("\n") + 1]
+            return ""
+        shown = self._show(space)
+        for number in cited:
+            start = self._length
+            shown += self._show(f"[{number + self._offset}]")
+            match = self._matches[number - 1]
+            self.citations.append(Citation(number + self._offset, start, self._length, match))
+        return shown
 
-    @property
-    def invented_count(self) -> int:
-        """The number of citations that were removed because their passages do not exist."""
-        return self._citing.invented_count
+    def _show(self, text: str) -> str:
+        """Return *text* after the line breaks that were held; an answer begins with neither."""
+        text = self._space + text
+        if not self._length:
+            text = text.lstrip()
+        self._space = ""
+        self._length += len(text)
+        return text
 
-    @property
-    def citations(self) -> tuple[Citation, ...]:
-        """The citations in *text*, in order."""
-        return tuple(
-            Citation(number + self._offset, start, end, self._matches[number - 1])
-            for number, start, end in self._citing.marks
-        )
+
+def _remove_thoughts(text: str) -> str:
+    """Return *text* without the reasoning at its beginning.
+
+    Of reasoning that goes on, only its tag stays, and what may be the first part of its end tag.
+    """
+    position = 0
+    while thought := _THOUGHT.match(text, position):
+        end = _THOUGHT_END.search(text, thought.end())
+        if end is None:
+            return thought[0] + text[thought.end() :][-_THOUGHT_END_CHARS:]
+        position = end.end()
+    return text[position:]
 
 
 def _can_become_opening(text: str) -> bool:
-    """Return whether more text can complete a tag of reasoning or the marker in *text*."""
-    rest = _DECORATION.sub("", text, count=1)
-    return any(tag.startswith(text.lower()) for tag in _THOUGHTS) or any(
-        spelling.startswith(rest) for spelling in _MARKER_SPELLINGS
+    """Return whether more text can complete or continue reasoning or the `MARKER` in *text*."""
+    if _THOUGHT.match(text):
+        return True
+    if marker := _MARKER_AT_START.match(text):
+        # More punctuation may follow.
+        return marker.end() == len(text)
+    start = text.lstrip(_DECORATION)
+    spelled = start.replace("\\", "").replace(" ", "_")
+    return len(text) - len(start) <= 20 and (
+        MARKER.startswith(spelled) or any(tag.startswith(start.lower()) for tag in _THOUGHT_TAGS)
     )
+
+
+def _read_numbers(content: str) -> list[int]:
+    """Return the passage numbers in the citation *content*; none if it is no citation."""
+    items = content[1:-1].partition("†")[0].strip()
+    if content[0] not in "[【［" or not _ITEMS.fullmatch(items):
+        return []
+    numbers: dict[int, None] = {}
+    for low, high in _RANGE.findall(items):
+        numbers |= dict.fromkeys(range(int(low), int(high or low) + 1))
+    return list(numbers)

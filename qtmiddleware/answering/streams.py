@@ -13,26 +13,51 @@ from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Answer, Retrieval
 
 
-class _Stream:
-    """An answer in pieces, whose flow is made of what `_io` does."""
+class AnswerStream:
+    """An answer in pieces. Iterate over the pieces, then read the whole answer from `answer`.
 
-    _io: Callable[[Bulkhead], IO]
+    `Wrapped.stream_answer` returns a stream for ``for`` and ``with``, and searches at once. Use the
+    stream of `Wrapped.astream_answer` with ``async for`` and ``async with``; it searches when you
+    enter it or iterate over it.
 
-    def __init__(self, flow: AnswerFlow, performer: Performer) -> None:
-        self._flow = flow
-        self._performer = performer
-        self._shown: list[str] = []
-        self._pieces = self._iterate()
+    If you may stop early, use the stream in a ``with`` block or close it, so that the model stops
+    too. If the model gives no answer, the iteration raises `ModelError`. The error's ``retrieval``
+    holds the passages found.
+    """
 
-    def _make_services(self) -> Services:
+    def __init__(self, flow: AnswerFlow, performer: Performer, *, is_async: bool) -> None:
+        self._retrieval: Retrieval | None = None
+        self._answer: Answer | None = None
+        self._pieces = self._iterate(flow, performer, make_async_io if is_async else Threads)
+        if not is_async:
+            drive(self._pieces.asend(None))
+
+    async def _iterate(
+        self, flow: AnswerFlow, performer: Performer, make_io: Callable[[Bulkhead], IO]
+    ) -> AsyncGenerator[str, None]:
+        """Yield an empty piece once there are passages, and then the pieces of the answer."""
         # Tasks belong to the event loop that runs when they begin.
-        return Services(self._io(self._performer.bulkhead), self._performer)
+        services = Services(make_io(performer.bulkhead), performer)
+        async with aclosing(flow.stream(services)) as events:
+            async for event in events:
+                if isinstance(event, Retrieval):
+                    self._retrieval = event
+                    yield ""
+                elif isinstance(event, Answer):
+                    self._answer = event
+                    self._retrieval = event.retrieval
+                else:
+                    yield event
 
-    async def _iterate(self) -> AsyncGenerator[str, None]:
-        async with aclosing(self._flow.stream(self._make_services())) as pieces:
-            async for piece in pieces:
-                self._shown.append(piece)
-                yield piece
+    @property
+    def retrieval(self) -> Retrieval:
+        """The retrieval for the question.
+
+        An asynchronous stream raises `RuntimeError` before you enter it or iterate over it.
+        """
+        if self._retrieval is None:
+            raise RuntimeError("the retrieval is ready only after the stream has been entered")
+        return self._retrieval
 
     @property
     def answer(self) -> Answer:
@@ -40,42 +65,9 @@ class _Stream:
 
         Reading this property earlier raises `RuntimeError`.
         """
-        if self._flow.result is None:
+        if self._answer is None:
             raise RuntimeError("the answer is ready only after the stream has been read to its end")
-        return self._flow.result
-
-    @property
-    def shown(self) -> str:
-        """All pieces so far, joined into one text.
-
-        At the end of the stream, this is the answer's text, with one exception: if the model fails
-        while it combines sub-answers, the answer is one of the sub-answers.
-        """
-        return "".join(self._shown)
-
-    async def _close(self) -> None:
-        await self._pieces.aclose()
-        self._flow.abandon()
-
-
-class AnswerStream(_Stream):
-    """An answer in pieces. Iterate over the pieces, then read the whole answer from `answer`.
-
-    The passages are available from the beginning, in `retrieval`. If you may stop early, use the
-    stream in a ``with`` block or call `close`, so that the model stops too. If the model gives no
-    answer, the iteration raises `ModelError`. The error's ``retrieval`` holds the passages found.
-    """
-
-    _io = Threads
-
-    def __init__(self, flow: AnswerFlow, performer: Performer) -> None:
-        super().__init__(flow, performer)
-        self._retrieval = drive(flow.retrieve(self._make_services()))
-
-    @property
-    def retrieval(self) -> Retrieval:
-        """The retrieval that found the passages for the question."""
-        return self._flow.retrieval or self._retrieval
+        return self._answer
 
     def __iter__(self) -> Self:
         return self
@@ -88,7 +80,7 @@ class AnswerStream(_Stream):
 
     def close(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
-        drive(self._close())
+        drive(self._pieces.aclose())
 
     def __enter__(self) -> Self:
         return self
@@ -96,32 +88,19 @@ class AnswerStream(_Stream):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-
-class AsyncAnswerStream(_Stream):
-    """`AnswerStream` for asynchronous code: use ``async for`` and ``async with``.
-
-    The stream calls the function and the model only when you enter it or iterate over it.
-    """
-
-    _io = staticmethod(make_async_io)
-
-    @property
-    def retrieval(self) -> Retrieval | None:
-        """The retrieval for the question; ``None`` before you enter or iterate the stream."""
-        return self._flow.retrieval
-
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str:
-        return await anext(self._pieces)
+        # The first piece is empty, unless the stream was entered before.
+        return await anext(self._pieces) or await anext(self._pieces)
 
     async def aclose(self) -> None:
-        """Stop the model and drop unread pieces. You may close a stream more than once."""
-        await self._close()
+        """Stop the model and drop unread pieces. This is the async version of `close`."""
+        await self._pieces.aclose()
 
     async def __aenter__(self) -> Self:
-        await self._flow.retrieve(self._make_services())
+        await anext(self._pieces)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -51,7 +51,7 @@ from qtmiddleware.wrapping.wrapped import (
 )
 
 if TYPE_CHECKING:
-    from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
+    from qtmiddleware.answering import AnswerStream
     from qtmiddleware.wrapping.health import Health, Readiness
 
 P = ParamSpec("P")
@@ -372,7 +372,7 @@ class QueryMiddleware(CopiedAsItself):
         """Return a stream of the answer. Iterate over its pieces, then read its ``answer``."""
         return self.retriever.stream_answer(question, **options)
 
-    def astream_answer(self, question: str, **options: Any) -> AsyncAnswerStream:
+    def astream_answer(self, question: str, **options: Any) -> AnswerStream:
         """Return a stream of the answer for ``async for``, without blocking the event loop."""
         return self.retriever.astream_answer(question, **options)
 

@@ -38,7 +38,7 @@ from qtmiddleware.wrapping.engine import Engine
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 
 if TYPE_CHECKING:
-    from qtmiddleware.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
+    from qtmiddleware.answering import AnswerFlow, AnswerStream
     from qtmiddleware.kit.check import Check
     from qtmiddleware.providers.embedding import CallableEmbedder
     from qtmiddleware.tools.search_tool import SearchTool
@@ -180,13 +180,14 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
-        return AnswerStream(*self._prepare_answer(args, kwargs, awaited="astream_answer"))
+        flow, caller = self._prepare_answer(args, kwargs, awaited="astream_answer")
+        return AnswerStream(flow, caller, is_async=False)
 
-    def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
+    def astream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """Return a stream of the answer for ``async for``; the search starts with it."""
-        from qtmiddleware.answering import AsyncAnswerStream
+        from qtmiddleware.answering import AnswerStream
 
-        return AsyncAnswerStream(*self._prepare_answer(args, kwargs))
+        return AnswerStream(*self._prepare_answer(args, kwargs), is_async=True)
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Report how qtmiddleware reads this function, and what it changes for a question.

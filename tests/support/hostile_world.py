@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
+from qtmiddleware.answering.prompts import build_prompt
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.judge import build_ranking_prompt
@@ -31,14 +31,13 @@ def prompts(text: str, *, with_history: bool) -> list[Prompt]:
         else []
     )
     passage = Passage(text or "id", text, {"title": f"{text}!", "source": text})
-    entries = {"passages": [{"passage": 1, "title": text, "source": text, "text": text}]}
+    entries = [{"passage": 1, "title": text, "source": text, "text": text}]
     asked = Question("q", text, tuple(said), {"answer": text})
     return [
         *(transform.build_prompt(settings, text, said) for transform in PROMPTS.values()),
-        *(task.build_prompt(settings, text, said, entries) for task in (ANSWER, SUB_ANSWER)),
-        SYNTHESIS.build_prompt(
-            settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}
-        ),
+        build_prompt("answer", settings, text, said, entries),
+        build_prompt("sub_answer", settings, text, said, entries),
+        build_prompt("synthesis", settings, text, said, [{"question": text, "answer": text}]),
         build_ranking_prompt(asked, [text, text]),
         build_question_prompt(passage),
         build_check_prompt(passage, text),

@@ -146,7 +146,7 @@ def asked() -> None:
     assert_type(plain.retrieve("q", 3, history=None, config={}, qtm_config={}), qtm.Retrieval)
     assert_type(plain.answer("q", top_k=3), qtm.Answer)
     assert_type(plain.stream_answer("q", history=[]), qtm.AnswerStream)
-    assert_type(plain.astream_answer("q"), qtm.AsyncAnswerStream)
+    assert_type(plain.astream_answer("q"), qtm.AnswerStream)
 
 
 async def decorated_awaited() -> None:

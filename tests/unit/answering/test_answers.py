@@ -52,13 +52,9 @@ def test_a_follow_up_is_answered_with_its_conversation(telling: Telling) -> None
 @pytest.mark.parametrize("mode", ["plain", "synthesis"])
 def test_matches_without_a_text_are_not_taken_for_ignorance(telling: Telling, mode: str) -> None:
     textless = [{"id": "a", "score": 0.5}, {"id": "b", "score": 0.4}]
-    answer = telling.ask(
-        respond=lambda *_: textless,
-        config={"answer": {"mode": mode}},
-    ).answer
-    assert (answer.found, answer.status) == (False, "degraded")
-    (trouble,) = [it for it in answer.degradations if it.reason == "no_text"]
-    assert trouble.detail.startswith("2 matches have no text; set keywordEvidence.fields.text")
+    told = telling.ask(respond=lambda *_: textless, config={"answer": {"mode": mode}})
+    assert (told.answer.found, told.answer.status) == (False, "degraded")
+    assert ("passages", "no_text") in told.troubles
 
 
 @every_telling
