@@ -15,7 +15,6 @@ from qtmiddleware.retrieval.responses import read_passage
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.threads import Bulkhead, current_bulkhead, run_in_thread
 from qtmiddleware.tools.passages import (
-    build_failure_result,
     build_text_result,
     build_title,
     format_json,
@@ -139,7 +138,7 @@ def build_server(
             text = await _call_tool(tool, params.arguments or {}, timeout_seconds)
             failure = False
         except ToolFailure as error:
-            text = build_failure_result(str(error))
+            text = format_json({"error": str(error)})
         # Only the text: a structured copy would use the agent's token budget twice.
         content = types.TextContent(type="text", text=text)
         return types.CallToolResult(content=[content], is_error=failure)

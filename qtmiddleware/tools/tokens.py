@@ -12,12 +12,8 @@ from math import ceil
 from pkgutil import get_data
 from typing import Final
 
-from qtmiddleware.preprocessing.sentences import compile_sentence_end_pattern
-
 CUT: Final = " […]"
 """The mark at the end of a text that was cut."""
-_LOOK_AHEAD: Final = 64
-"""The number of characters to read after an offset to see whether a sentence ends there."""
 
 # The commonest pairs of letters of English, and the commonest Chinese characters and Korean
 # syllables. Tokenizers split what is rarer than these into small parts.
@@ -71,10 +67,9 @@ def _measure_pieces(text: str) -> Iterator[tuple[int, float]]:
 
 
 def cut_text(text: str, max_tokens: int) -> str:
-    """Return *text*, cut at the end of a sentence if it has more than *max_tokens* tokens.
+    """Return *text*, cut at the end of a word if it has more than *max_tokens* tokens.
 
-    A text that was cut ends with `CUT`. If no sentence ends in the second half of the part that
-    fits, the cut is at the end of a word if possible. If nothing fits, the result is ``""``.
+    A text that was cut ends with `CUT`. If nothing fits, the result is ``""``.
     """
     # A piece that is cut within may take one token more.
     left, room, end = float(max_tokens), count_tokens(CUT) + 1, 0
@@ -86,11 +81,7 @@ def cut_text(text: str, max_tokens: int) -> str:
             end = place
     else:
         return text
-    # The characters after a full stop show whether a sentence ends there.
-    ends = compile_sentence_end_pattern().finditer(text[: end + _LOOK_AHEAD])
-    if sentences := [place for match in ends if end / 2 <= (place := match.end()) <= end]:
-        end = sentences[-1]
-    elif text[end - 1 : end + 1].isalnum():
+    if text[end - 1 : end + 1].isalnum():
         space = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end))
         end = space if space >= end / 2 else end
     kept = text[:end].rstrip()

@@ -97,7 +97,7 @@ async def test_a_client_of_each_era_lists_searches_and_fetches(tmp_path: Path, m
         assert (search.name, fetch.name) == ("search", "fetch")
         for part in ("Jaco's file", "What a vet wrote", "year"):
             assert part in search.description
-        assert search.input_schema["properties"]["effort"]["enum"] == ["minimal"]
+        assert search.input_schema["properties"]["effort"]["anyOf"][0]["enum"] == ["minimal"]
         found, failed = await ask(client, query=QUESTION, top_k=2)
         assert not failed
         first, second = found["results"]

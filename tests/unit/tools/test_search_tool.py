@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, format_json
+from qtmiddleware.tools.passages import build_text_result, format_json
 from qtmiddleware.tools.tokens import count_tokens
 from tests.support.retrieval_world import scripted
 
@@ -81,12 +81,10 @@ def test_effort_decides_about_model_and_searches_and_arguments_reach_the_functio
     assert ("effort must be one of" in str(found)) is (effort == 7)
 
 
-def test_without_a_model_every_effort_is_minimal_and_said_to_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_model_there_is_no_effort_but_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert qtm.middleware(lambda query: ROWS).as_tool().efforts == ("minimal",)
-    assert "effort was minimal" in ask(effort="high")["advice"]
+    assert "effort must be one of minimal" in ask(effort="high")["advice"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ row = {"id": st.text(max_size=20), "text": texts, "metadata": st.just({"title": 
 @given(
     st.lists(st.fixed_dictionaries(row), max_size=12),
     texts,
-    st.integers(LEAST_TOKENS, 3_000),
+    st.integers(200, 3_000),
 )
 def test_the_budget_is_kept_whatever_was_found(rows: list[Any], text: str, tokens: int) -> None:
     written = qtm.middleware(lambda query: rows).as_tool().run("why?", max_tokens=tokens)
@@ -302,7 +300,7 @@ def test_a_weak_result_among_many_good_ones_is_said_to_be_one() -> None:
     tool = qtm.middleware(search).as_tool()
     for number in range(25):
         usual = json.loads(tool.run(f"Is Jaco healthy, {'really ' * number}?"))
-    assert usual["confidence"] is not None
+    assert usual["another_search_could_help"] is False
     weak = json.loads(tool.run("Which volcano erupted?"))
     assert weak["another_search_could_help"] is True
     assert "probably do not hold the answer" in weak["advice"]
