@@ -14,10 +14,8 @@ pipeline.
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, replace
 from functools import partial
-from inspect import isawaitable
 from typing import Any, Final, Unpack
 
 from qtmiddleware.config import Config
@@ -27,14 +25,13 @@ from qtmiddleware.integrations.adapter import Adapter, check_count, convert_matc
 from qtmiddleware.runtime.threads import run_in_thread
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.engine import MiddlewareOptions
-from qtmiddleware.wrapping.wrapped import Wrapped, find_import_name
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 with require_package("haystack-ai", "2.25", extra="haystack"):
-    from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack import Document, component, default_to_dict
     from haystack.core.errors import SerializationError
     from haystack.core.serialization import component_to_dict
     from haystack.dataclasses import ChatMessage
-    from haystack.utils import deserialize_callable, serialize_callable
 
 _ACCEPTED: Final = (
     "a retriever component that takes a query, a function of a query (plain or async), or a"
@@ -63,8 +60,7 @@ class QueryTransformRetriever:
     qtmiddleware asks the retriever for more than *top_k* documents, to have candidates for
     reranking. If your retriever has no ``top_k``, make it return about 50 documents.
 
-    A saved pipeline contains components, settings and the import paths of functions. API keys are
-    never saved.
+    A saved pipeline contains components and settings. API keys are never saved.
 
     Args:
         retriever: Your retriever, as described above.
@@ -98,7 +94,10 @@ class QueryTransformRetriever:
             accepted=_ACCEPTED,
             count_name="top_k" if "top_k" in _get_sockets(retriever, "input") else None,
         )
-        self._components = list(filter(_is_component, (retriever, client)))
+        self._parts = list(filter(_is_component, (retriever, client)))
+        # The user made the middleware of a wrapped function, and may use it elsewhere.
+        if not isinstance(retriever, Wrapped):
+            self._parts.append(self.search.middleware)
         # Haystack's `TextEmbeddingRetriever` leaves the number to the retriever inside.
         inner = retriever if hasattr(retriever, "top_k") else getattr(retriever, "retriever", None)
         number = getattr(inner, "top_k", None)
@@ -111,7 +110,6 @@ class QueryTransformRetriever:
         filters: dict[str, Any] | None = None,
         top_k: int | None = None,
         history: list[ChatMessage] | None = None,
-        retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | str | None = None,
     ) -> dict[str, Any]:
         """Return the best documents for *query*, with details of the retrieval.
@@ -124,7 +122,6 @@ class QueryTransformRetriever:
             filters: The filters for the retriever.
             top_k: The number of documents to return.
             history: The conversation so far, as `Wrapped.retrieve` accepts it.
-            retriever_kwargs: More arguments for the retriever.
             qtm_config: Settings for this call, or the name of a preset.
 
         Returns:
@@ -142,7 +139,8 @@ class QueryTransformRetriever:
 
         Exceptions of the retriever pass through unchanged.
         """
-        more = _collect_arguments(filters, retriever_kwargs)
+        # A function that takes no filters gets none.
+        more = {} if filters is None else {"filters": filters}
         return _build_outputs(
             self.retrieve(query, top_k=top_k, history=history, qtm_config=qtm_config, **more),
         )
@@ -154,27 +152,20 @@ class QueryTransformRetriever:
         filters: dict[str, Any] | None = None,
         top_k: int | None = None,
         history: list[ChatMessage] | None = None,
-        retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | str | None = None,
     ) -> dict[str, Any]:
         """Return the best documents for *query*. This is the async version of `run`.
 
         A component without ``run_async`` runs in a thread, so the event loop is not blocked.
         """
-        more = _collect_arguments(filters, retriever_kwargs)
+        more = {} if filters is None else {"filters": filters}
         return _build_outputs(
             await self.aretrieve(
                 query, top_k=top_k, history=history, qtm_config=qtm_config, **more
             ),
         )
 
-    def retrieve(
-        self,
-        query: str,
-        *,
-        top_k: int | None = None,
-        **arguments: Any,
-    ) -> Retrieval:
+    def retrieve(self, query: str, *, top_k: int | None = None, **arguments: Any) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
         *arguments* are the retriever's own, such as ``filters``, and *history* and *qtm_config*.
@@ -184,11 +175,7 @@ class QueryTransformRetriever:
         return self._adapter.retrieve(query, arguments, *counts)
 
     async def aretrieve(
-        self,
-        query: str,
-        *,
-        top_k: int | None = None,
-        **arguments: Any,
+        self, query: str, *, top_k: int | None = None, **arguments: Any
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
         counts = top_k, self.top_k, self._default_top_k
@@ -201,7 +188,7 @@ class QueryTransformRetriever:
 
     def warm_up(self) -> None:
         """Load everything that the first question needs, in the components and the middleware."""
-        for part in (*self._components, self.search.middleware):
+        for part in self._parts:
             if hasattr(part, "warm_up"):
                 part.warm_up()
 
@@ -210,52 +197,34 @@ class QueryTransformRetriever:
 
         If the retriever is a function that was already wrapped, its middleware stays open.
         """
-        for part in self._list_own_parts():
+        for part in self._parts:
             if hasattr(part, "close"):
                 part.close()
-
-    async def close_async(self) -> None:
-        """Close what `close` closes, and the running event loop's clients."""
-        for part in self._list_own_parts():
-            closers = (getattr(part, name, None) for name in ("close_async", "aclose", "close"))
-            close = next(filter(None, closers), None)
-            if close is not None and isawaitable(closing := close()):
-                await closing
 
     def to_dict(self) -> dict[str, Any]:
         """Return the retriever's arguments as a dict for a pipeline file.
 
-        Raises Haystack's `SerializationError` if a function has no import path. Haystack raises it
-        for any other object that a file cannot hold.
+        Raises Haystack's `SerializationError` if one of them is neither a component nor a setting.
         """
-        own = {name: getattr(self, name) for name in ("retriever", "top_k", "config")}
-        values = {**own, **self.options}.items()
-        return default_to_dict(
-            self, **{name: _save(name, it) for name, it in values if it is not None}
-        )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> QueryTransformRetriever:
-        """Create a retriever from *data*, a result of `to_dict`.
-
-        Raises Haystack's `DeserializationError` if a function or component cannot be loaded.
-        """
-        loaded = {
-            name: deserialize_callable(value)
-            if isinstance(value, str) and name != "config"
-            else value
-            for name, value in data.get("init_parameters", {}).items()
+        arguments = {
+            "retriever": self.retriever,
+            "top_k": self.top_k,
+            "config": self.config,
+            **self.options,
         }
-        made: QueryTransformRetriever = default_from_dict(
-            cls,
-            {**data, "init_parameters": loaded},
-        )
-        return made
-
-    def _list_own_parts(self) -> list[Any]:
-        # The user made the middleware of a wrapped function, and may use it elsewhere.
-        is_shared = isinstance(self.retriever, Wrapped)
-        return self._components if is_shared else [*self._components, self.search.middleware]
+        saved: dict[str, Any] = {}
+        for name, value in arguments.items():
+            if _is_component(value):
+                saved[name] = component_to_dict(value, name)
+            elif isinstance(value, str | int | dict | Config):
+                saved[name] = value
+            elif value is not None:
+                raise SerializationError(
+                    f"{name}={type(value).__name__} cannot be saved: a file can hold components and"
+                    " settings, but no other objects, which may hold a key. Name a model in config"
+                    " and set its key in the environment."
+                )
+        return default_to_dict(self, **saved)
 
 
 class _ChatModel:
@@ -326,14 +295,6 @@ def _get_sockets(value: Any, direction: str) -> dict[str, Any]:
     return getattr(value, f"__haystack_{direction}__")._sockets_dict  # type: ignore[no-any-return]
 
 
-def _collect_arguments(
-    filters: dict[str, Any] | None,
-    more: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """Return the retriever's arguments. A function that takes no filters gets none."""
-    return {**(more or {}), **({} if filters is None else {"filters": filters})}
-
-
 def _build_outputs(retrieval: Retrieval) -> dict[str, Any]:
     return {
         "documents": [
@@ -348,26 +309,5 @@ def _build_outputs(retrieval: Retrieval) -> dict[str, Any]:
     }
 
 
-def _make_document(
-    id_: str | None,
-    text: str,
-    meta: dict[str, Any],
-) -> Document:
+def _make_document(id_: str | None, text: str, meta: dict[str, Any]) -> Document:
     return Document(id=id_ or "", content=text, meta=meta)
-
-
-def _save(name: str, value: Any) -> Any:
-    """Return *value*, the value of the parameter *name*, as plain data for a pipeline file."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if _is_component(value):
-        return component_to_dict(value, name)
-    if find_import_name(value, value) is not None:
-        return serialize_callable(value)
-    if isinstance(value, str | int | dict | Config):
-        return value
-    raise SerializationError(
-        f"{name}={type(value).__name__} cannot be saved: a file can hold components and functions"
-        " that can be imported from a module, but no other objects, which may hold a key. Name a"
-        " model in config and set its key in the environment."
-    )
