@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
@@ -40,18 +40,15 @@ class Hit:
 
     Attributes:
         search: The index of the search in `Retrieval.rankings`, from 0.
-        kind, weight: Those of the variant that was searched.
+        kind: The kind of the variant that was searched.
         place: The rank in this search, from 1.
         score: The backend's score.
-        added: What this hit adds to the fused score; ``None`` if the method adds no amounts.
     """
 
     search: int
     kind: str
-    weight: float
     place: int
     score: float | None
-    added: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +60,11 @@ class Movement:
 
     Attributes:
         match: The passage.
-        place, score: The rank and the score in the final list.
+        place: The rank in the final list.
         before: The rank in the plain list.
         hits: The rank and score in each search that found the passage.
         fused_place, fused_score: The rank and the score after the fusion.
-        weighed_place, weighed_score: The rank and the score after keyword evidence.
+        weighed_place: The rank after keyword evidence.
         evidence: What keyword evidence added to the score.
         keywords: The keywords in the passage's text, those of the question first.
         reranked_place, rerank_score: The rank and the score that the reranker gave.
@@ -78,13 +75,11 @@ class Movement:
 
     match: Match
     place: int | None
-    score: float | None
     before: int | None
     hits: tuple[Hit, ...] = ()
     fused_place: int | None = None
     fused_score: float | None = None
     weighed_place: int | None = None
-    weighed_score: float | None = None
     evidence: float | None = None
     keywords: tuple[str, ...] = field(default=(), repr=False)
     reranked_place: int | None = None
@@ -115,12 +110,14 @@ class Movement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movement as a dict, ready for JSON. The passage's text is left out."""
-        names = [it.name for it in fields(self) if it.name != "match"]
         return {
             "id": self.match.id,
             "namespace": self.match.namespace,
-            **{name: _convert_to_json(getattr(self, name)) for name in names},
+            "place": self.place,
+            "before": self.before,
             "change": self.change,
+            "keywords": list(self.keywords),
+            "passed_by": list(self.passed_by),
             "why": self.why,
         }
 
@@ -141,17 +138,11 @@ class Movements:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movements as a dict, ready for JSON."""
-        return {it.name: _convert_to_json(getattr(self, it.name)) for it in fields(self)}
-
-
-def _convert_to_json(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(map(_convert_to_json, value))
-    if isinstance(value, Movement):
-        return value.to_dict()
-    if is_dataclass(value):
-        return {it.name: _convert_to_json(getattr(value, it.name)) for it in fields(value)}
-    return round(value, 6) if isinstance(value, float) else value
+        return {
+            "passages": [movement.to_dict() for movement in self.passages],
+            "dropped": [movement.to_dict() for movement in self.dropped],
+            "depth": self.depth,
+        }
 
 
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
@@ -258,37 +249,28 @@ class _Explainer:
         for match in before:
             # If several passages share an id, their keys in the retrieval's lists hold the text.
             with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
-            # A match that was built by hand has no key.
-            key = match.key if match.key[1] else (match.namespace, match.id or with_text[1])
-            is_shared = key not in known and with_text in known
-            self.plain_matches.append((with_text if is_shared else key, match))
+            is_shared = match.key not in known and with_text in known
+            self.plain_matches.append((with_text if is_shared else match.key, match))
         self._plain = _rank(key for key, _ in self.plain_matches)
         self._language = find_question_language(retrieval)
 
     def explain(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of one passage; *place* is its final rank."""
-        if place is not None and place != self.final[key][0]:
-            # If lists are joined without merging, a passage occurs once per search that found it.
-            return Movement(match, place, match.fused_score, None, ranks="listed here again")
         keywords: tuple[str, ...] = ()
         if self._retrieval.evidence and key in self._shares:
             words = " ".join(group for group, _ in self._retrieval.evidence.keywords)
             language = self._retrieval.evidence.language
             keywords = find_matching_words(words, match.text or "", language)
-        score = match.score if match.fused_score is None else match.fused_score
         fused_place, fused_score = self._fused.get(key, _NOWHERE)
-        weighed_place, weighed_score = self._weighed.get(key, _NOWHERE)
         reranked_place, rerank_score = self._reranked.get(key, _NOWHERE)
         movement = Movement(
             match=match,
             place=place,
-            score=None if place is None else score,
             before=self._plain.get(key, _NOWHERE)[0],
             hits=tuple(self._list_hits(key)),
             fused_place=fused_place,
             fused_score=fused_score,
-            weighed_place=weighed_place,
-            weighed_score=weighed_score,
+            weighed_place=self._weighed.get(key, _NOWHERE)[0],
             evidence=self._shares.get(key, _NOWHERE)[1],
             keywords=keywords,
             reranked_place=reranked_place,
@@ -299,13 +281,10 @@ class _Explainer:
         return replace(movement, ranks=self._describe_ranks(movement), reasons=reasons)
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
-        gains = self._retrieval.gains
         for search, ranks in enumerate(self._searches):
             if key in ranks:
-                place, score = ranks[key]
-                variant = self._retrieval.rankings[search].variant
-                added = gains[search][place - 1] if gains else None
-                yield Hit(search, variant.kind, variant.weight, place, score, added)
+                kind = self._retrieval.rankings[search].variant.kind
+                yield Hit(search, kind, *ranks[key])
 
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that are above a passage, but were not before."""
@@ -335,57 +314,34 @@ class _Explainer:
     def _list_reasons(self, movement: Movement) -> Iterator[str]:
         """Yield the reasons for *movement* as phrases, such as ``holds no keyword``."""
         place, before = movement.place, movement.before
-        stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
-        # None if a stage did not run or did not move the passage.
-        fusion_raised, words_raised, reranker_raised = (
-            None if old is None or new is None or old == new else new < old
-            for old, new in pairwise((movement.question_place, *stages))
-        )
-        is_down: bool = place is None or (before is not None and place > before)
+        fused, weighed = movement.fused_place, movement.weighed_place
+        is_down = place is None or (before is not None and place > before)
         if not is_down:
-            yield from self._list_variant_searches(movement, fusion_raised)
-            if words_raised is not False:
+            yield from self._list_variant_searches(movement)
+            if fused is None or weighed is None or weighed <= fused:
                 yield from self._list_evidence(movement)
         elif movement.passed_by:
             who = "the passage" if len(movement.passed_by) == 1 else "those"
             yield f"passed by {who} now {_join_texts(map(format_ordinal, movement.passed_by))}"
-        if is_down and fusion_raised is False:
-            yield "the other searches raise other passages"
-        if is_down and words_raised is False and movement.keywords:
-            yield "its keywords add less"
-        has_no_keyword = movement.evidence is not None and not movement.keywords
-        if has_no_keyword and (is_down or words_raised is False):
+        if is_down and movement.evidence is not None and not movement.keywords:
             yield "holds no keyword"
-        if reranker_raised is (not is_down) and movement.rerank_score is not None:
-            yield f"the reranker puts it {format_ordinal(movement.reranked_place)}"
-        is_cut = (movement.last_place or 0) > len(self._retrieval.matches)
-        if is_cut and place is not None and before is not None:
-            yield "kept, because the plain search returned it"
+        reranked, earlier = movement.reranked_place, weighed or fused
+        if reranked and earlier and (reranked > earlier if is_down else reranked < earlier):
+            yield f"the reranker puts it {format_ordinal(reranked)}"
 
-    def _list_variant_searches(
-        self, movement: Movement, fusion_raised: bool | None
-    ) -> Iterator[str]:
+    def _list_variant_searches(self, movement: Movement) -> Iterator[str]:
         """Yield which searches found the passage, beside the search for the question."""
         hits = [hit for hit in movement.hits if hit.kind != "original"]
-        is_found_by_question = len(hits) < len(movement.hits)
-        if not hits or (is_found_by_question and fusion_raised is False):
-            return
-        labels = [f"{self._labels[hit.search]} ({format_ordinal(hit.place)})" for hit in hits]
-        sentence = f"found by {_join_texts(labels)}"
-        if is_found_by_question:
-            yield f"also {sentence}"
-        elif _SEARCH_LABELS["original"] in self._labels:
-            yield f"{sentence}, not by the question's own search"
-        else:
-            yield sentence
+        if hits:
+            labels = [f"{self._labels[hit.search]} ({format_ordinal(hit.place)})" for hit in hits]
+            also = "also " if len(hits) < len(movement.hits) else ""
+            yield f"{also}found by {_join_texts(labels)}"
 
     def _list_evidence(self, movement: Movement) -> Iterator[str]:
         """Yield the keywords and the metadata that raised the passage."""
-        words: Sequence[str] = drop_function_words(movement.keywords, self._language)
         # A model's words are scored with their function words, which may be all that is held.
-        if not words and movement.evidence:
-            words = movement.keywords
-        if words:
+        words = drop_function_words(movement.keywords, self._language) or movement.keywords
+        if movement.evidence and words:
             quoted = (f"'{word}'" for word in words)
             yield f"holds {_join_texts(quoted)}"
         if self._matched.get(movement.match.key, _NOWHERE)[1]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,35 +51,9 @@ def test_each_passage_is_told_with_the_searches_that_found_it_and_the_words_it_h
         (4,),
     )
     assert gone.why == (
-        "was 4th, now 6th and out of the 4 shown: passed by the passage now 4th; "
-        "the other searches raise other passages; holds no keyword"
+        "was 4th, now 6th and out of the 4 shown: passed by the passage now 4th; holds no keyword"
     )
-    assert json.loads(json.dumps(moved.to_dict()))["passages"][3]["hits"][1]["kind"] == "sub_query"
-
-
-@pytest.mark.parametrize("method", ["anchored", "rrf", "weighted_rrf"])
-def test_what_each_search_and_the_keywords_added_is_what_the_scores_are_made_of(
-    method: str,
-) -> None:
-    found, moved = move(
-        {
-            "transformationType": "decompose",
-            "escalation": "always",
-            "fusion": {"method": method},
-        }
-    )
-    rests = []
-    for it in (*moved.passages, *moved.dropped):
-        assert it.fused_score is not None
-        rests.append(it.fused_score - sum(hit.added or 0.0 for hit in it.hits))
-        assert it.weighed_score is not None
-        assert it.evidence is not None
-        assert 0.0 <= it.evidence <= it.weighed_score + 1e-9
-        assert it.fused_place == found.fused.index(it.match.key) + 1
-    # Beside what was added all have the same: the lowest score of every list, or nothing.
-    assert max(rests) - min(rests) < 1e-9
-    assert [it.weighed_place for it in moved.passages] == [1, 2, 3, 4]
-    assert [it.score for it in moved.passages] == [it.match.fused_score for it in moved.passages]
+    assert [hit.kind for hit in moved.passages[3].hits] == ["original", "sub_query", "sub_query"]
 
 
 def test_a_reranker_s_place_is_told_and_named_where_it_decides() -> None:
