@@ -19,6 +19,7 @@ def block(kind: str) -> str:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the commands are those of a POSIX shell")
+@pytest.mark.thorough
 def test_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
     write_application(tmp_path)
     assert run(tmp_path, block("bash baseline")).returncode == 0

@@ -34,6 +34,7 @@ def test_an_agent_finds_the_skill_by_its_name_and_knows_when_to_use_it() -> None
     assert len(description) <= 1024  # the longest that agents read
 
 
+@pytest.mark.thorough
 def test_the_commands_lead_from_a_function_to_a_measured_change(folder: Path) -> None:
     assert list(BLOCKS) == ["check", "measure", "wrap", "prove"]
     assert run(folder, BLOCKS["check"]).returncode == 0
@@ -48,6 +49,7 @@ def test_the_commands_lead_from_a_function_to_a_measured_change(folder: Path) ->
     assert [system["name"] for system in raw["systems"]] == ["off", "preprocessed as text", "rules"]
 
 
+@pytest.mark.thorough
 def test_a_loss_after_the_change_ends_with_the_exit_code_the_skill_names(folder: Path) -> None:
     assert run(folder, BLOCKS["measure"].partition("\n")[0]).returncode == 0
     app = folder / "app.py"
