@@ -110,7 +110,7 @@ class Part:
         for asked in ASKED:
             for condition, replies in conditions.items():
                 systems[_named(asked, condition)] = _answer_from(replies, one, SYSTEMS[asked])
-        self.by_set[name] = measure(systems, one.data, baseline=BASELINE, seed=SEED)
+        self.by_set[name] = measure(systems, one.data, seed=SEED)
 
 
 def run(source: Source) -> None:

@@ -27,7 +27,6 @@ from qtmiddleware.retrieval.fusion import (
     find_score_direction,
     has_usable_scores,
 )
-from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
 from qtmiddleware.retrieval.question_words import find_matching_words, is_code
 from qtmiddleware.types import (
     Degradation,
@@ -44,7 +43,7 @@ from qtmiddleware.wrapping.binding import (
 )
 
 MOST_ASKED: Final = 10
-"""The largest number of questions to ask. A longer list is sampled at even intervals."""
+"""The largest number of questions to ask, the first ones of a list."""
 FEWEST_ASKED: Final = 3
 """The rules are advised against if they change the order for none of so many questions."""
 
@@ -63,9 +62,14 @@ _MEASURE: Final = (
     "measure whether that is better: qtm.evaluation.compare(fn, queries, qrels), or qtm bench"
     " --function app:search --data questions.csv"
 )
-_ASK_MORE: Final = "check 3 to 10 questions: check([...]), or qtm check --ask-file FILE"
+# No change is no problem if the search is right already.
+_ASK_MORE: Final = (
+    "if the right passage is first, nothing needs to change; otherwise check 3 to 10 questions:"
+    " check([...]), or qtm check --ask-file FILE"
+)
 _ASK_MODEL: Final = (
-    'try the preset "words" or "balanced", which ask a model, or set keywordEvidence: false'
+    "if the right passages are first, nothing needs to change; otherwise try the preset"
+    ' "words" or "balanced", which ask a model'
 )
 _TURN_ON: Final = (
     'set keywordEvidence: true, preprocess.applyTo: "keywords" and a fusion.method that merges,'
@@ -116,14 +120,12 @@ class Finding:
         state: whether the part works, has a problem, or is not used.
         text: a sentence for people. It may quote texts, and exceptions that the function raised.
         fix: what to do; ``""`` if there is nothing to do.
-        values: data for programs: names, numbers and ids.
     """
 
     subject: str
     state: CheckState
     text: str = field(repr=False)
     fix: str = field(default="", repr=False)
-    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +156,7 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the check's result, including ``helps``, as nested dicts ready for JSON."""
-        findings = [
-            {("mend" if name == "fix" else name): value for name, value in asdict(finding).items()}
-            for finding in self.findings
-        ]
-        return {"helps": self.helps, **asdict(self), "findings": findings}
+        return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
         texts = {"question": self.question, "keywords": self.keywords}
@@ -255,16 +253,10 @@ class _CheckRun:
         self.settings = self.middleware.settings
         self.args, self.kwargs = args, kwargs
         self.query_name = search.query_argument.partition(".")[0]
-        self.questions = _list_questions(kwargs.get(self.query_name, args[0] if args else None))
+        questions = _list_questions(kwargs.get(self.query_name, args[0] if args else None))
+        self.questions, self.given = questions[:MOST_ASKED], len(questions)
         given = {**getattr(self.function, "keywords", {}), **kwargs}.get(clauses.SCORE_BY)
-        self.clauses: Sequence[Any] = (
-            given
-            if isinstance(
-                given,
-                list | tuple,
-            )
-            else ()
-        )
+        self.clauses: Sequence[Any] = given if isinstance(given, list | tuple) else ()
         self.argument = clauses.SCORE_BY if self.clauses else search.query_argument
         self.question: Any = ""
         self.findings: list[Finding] = []
@@ -278,11 +270,7 @@ class _CheckRun:
             has_text = self._add_field_findings(free.rankings[0])
             await self._add_order_findings(free, has_text=has_text)
             await self._add_model_and_rerank_findings(free)
-        name = getattr(
-            self.function,
-            "__qualname__",
-            type(self.function).__qualname__,
-        )
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         question, is_text = self.question, isinstance(self.question, str)
         return Check(
             name.rpartition("<locals>.")[2],
@@ -304,10 +292,8 @@ class _CheckRun:
         except Exception as error:
             return error
 
-    def _add(
-        self, state: CheckState, subject: str, text: str, fix: str = "", **values: Any
-    ) -> None:
-        self.findings.append(Finding(subject, state, text, fix, values))
+    def _add(self, state: CheckState, subject: str, text: str, fix: str = "") -> None:
+        self.findings.append(Finding(subject, state, text, fix))
 
     # --- the call ---------------------------------------------------------------------------------
 
@@ -327,44 +313,29 @@ class _CheckRun:
         if isinstance(free, Exception):
             self._add_failed_call(free)
             return False
-        where, values = f"`{self.argument}`", {"argument": self.argument}
+        where = f"`{self.argument}`"
         if self.clauses:
             kinds = list(dict.fromkeys(map(clauses.read_clause_type, self.clauses)))
             fields = clauses.list_searched_fields(self.clauses)
-            values["clauses"] = kinds
             where += f", in the {_quote(kinds, ' and ')} clause"
             where += f" over {_quote(fields)}" if fields else ""
         text = f"passed as text in {where}"
         if embedding is not None and embedding.result:
             text = f"embedded as {len(embedding.result[0])} numbers, passed in {where}"
-        self._add(OK, "query", text, **values)
+        self._add(OK, "query", text)
         self._add_top_k_finding(None if operation is None else operation.top_k)
-        for note in _list_notes(free, "query"):
-            warnings = [problem.detail for problem in free.degradations if problem.reason == PAGED]
-            self._add(
-                OK,
-                "pages",
-                note,
-                "".join(warnings).partition("; ")[2],
-            )
         return True
 
     def _add_top_k_finding(self, top_k: int | None) -> None:
         name = self.search.top_k_argument or self.search.wrap_options.get("top_k_arg")
-        values = {"argument": name, "value": top_k}
         if top_k is not None:
-            self._add(
-                OK,
-                "top_k",
-                f"`{name or 'top_k'}`, {top_k} in this call",
-                **values,
-            )
+            self._add(OK, "top_k", f"`{name or 'top_k'}`, {top_k} in this call")
         elif name:
-            self._add(OFF, "top_k", f"`{name}` is not a number", **values)
+            self._add(OFF, "top_k", f"`{name}` is not a number")
         else:
             text = "no parameter sets the number, so qtmiddleware cannot ask for more"
             fix = "if there is such a parameter, name it with top_k_arg="
-            self._add(OFF, "top_k", text, fix, **values)
+            self._add(OFF, "top_k", text, fix)
 
     def _add_query_problem(self, problem: Degradation) -> None:
         text, _, fix = problem.detail.partition("; ")
@@ -373,24 +344,29 @@ class _CheckRun:
         elif problem.reason in ("blank", "too_long"):
             text = f"the question is {problem.reason.replace('_', ' ')}"
             fix = "ask another question"
-        self._add(PROBLEM, "query", text, fix, argument=self.argument)
+        self._add(PROBLEM, "query", text, fix)
 
     def _add_failed_call(self, error: Exception) -> None:
         """Add a finding on *error*, which the function or embed= raised."""
-        embedding, missing = self.recorder.find("embedding"), self._list_missing_arguments()
-        subject, text = "call", f"the function raised {describe_error(error)}"
-        fix = "call the function without qtmiddleware, with the same arguments"
+        embedding = self.recorder.find("embedding")
         if embedding is not None and embedding.outcome != "ok":
-            subject, text = "query", f"embed= raised {describe_error(error)}"
-            fix = "embed= must be a function from a text to its vector"
-        elif missing:
-            given = [f"{name}={'5' if find_top_k_name([name]) else '...'}" for name in missing]
+            self._add(
+                PROBLEM,
+                "query",
+                f"embed= raised {describe_error(error)}",
+                "embed= must be a function from a text to its vector",
+            )
+            return
+        text = f"the function raised {describe_error(error)}"
+        fix = "call the function without qtmiddleware, with the same arguments"
+        if missing := self._list_missing_arguments():
             text += f"; it needs {_quote(missing)} too"
+            given = [f"{name}={'5' if find_top_k_name([name]) else '...'}" for name in missing]
             fix = f"call check(question, {', '.join(given)}), or on the command line add"
             fix += f" --arg {' --arg '.join(given)}"
         elif embedding is None:
             fix += f"; if it takes a vector, {_EMBED}"
-        self._add(PROBLEM, subject, text, fix, missing=missing)
+        self._add(PROBLEM, "call", text, fix)
 
     def _list_missing_arguments(self) -> list[str]:
         """Return the names of the required arguments that the caller did not pass."""
@@ -413,20 +389,7 @@ class _CheckRun:
     def _add_passages_finding(self, free: Retrieval) -> bool:
         """Add a finding on the passages of *free*. Return whether there are any."""
         if not (free.rankings and free.rankings[0].keys):
-            text = "the function returned no passages"
-            fix = "check the namespace, the filter and whether the index holds passages"
-            if failed := _find_problem(free, "middleware"):
-                text, fix = f"reading the passages raised {failed.detail}", responses.ADVICE
-            elif failed := _find_problem(free, "response"):
-                text, fix = f"no passages were found in {failed.detail}", responses.ADVICE
-                try:
-                    responses.find_shape(
-                        free.response,
-                        self.settings.keyword_evidence,
-                    )
-                except ResponseShapeError as error:
-                    text, _, fix = str(error).partition("; ")
-            self._add(PROBLEM, "passages", text, fix)
+            self._add_missing_passages(free)
             return False
         passages, fix = free.rankings[0].passages, ""
         search = self.recorder.find("search", "original")
@@ -436,60 +399,53 @@ class _CheckRun:
             text += f"; {note}" if "candidates" in note else ""
         if "rejects" in text:
             fix = "set keywordEvidence.candidates to a number that the function accepts"
-        if (
-            asked is not None
-            and count >= asked
-            and (
-                codes := _find_missing_codes(
-                    free,
-                    passages,
-                )
-            )
-        ):
+        codes = _find_missing_codes(free, passages)
+        if codes and asked is not None and count >= asked:
             text += f"; none has {_quote(codes)} in its text or metadata"
             fix = f"raise keywordEvidence.candidates above {asked} to look further down"
         self._add(OK, "passages", text, fix)
         return True
 
+    def _add_missing_passages(self, free: Retrieval) -> None:
+        text = "the function returned no passages"
+        fix = "check the namespace, the filter and whether the index holds passages"
+        if failed := _find_problem(free, "middleware"):
+            text = f"reading the passages raised {failed.detail}"
+            fix = responses.ADVICE
+        elif failed := _find_problem(free, "response"):
+            text = f"no passages were found in {failed.detail}"
+            fix = responses.ADVICE
+            try:
+                responses.find_shape(free.response, self.settings.keyword_evidence)
+            except ResponseShapeError as error:
+                text, _, fix = str(error).partition("; ")
+        self._add(PROBLEM, "passages", text, fix)
+
     def _add_field_findings(self, ranking: Ranking) -> bool:
-        """Add findings on texts, ids, metadata and scores. Return whether there are texts."""
+        """Add findings on texts, ids and scores. Return whether there are texts."""
         passages, scores, count = ranking.passages, ranking.scores, len(ranking.passages)
         with_text = list(filter(responses.has_text, passages))
         if with_text:
             name = with_text[0].text_field
             where = f"in `{name}`" if name else "which is the passage itself"
-            self._add(
-                OK,
-                "text",
-                f"{len(with_text)} of {count} have a text, {where}",
-                field=name,
-            )
+            self._add(OK, "text", f"{len(with_text)} of {count} have a text, {where}")
         else:
             text_field = self.settings.keyword_evidence.fields.get("text")
-            text, fix = responses.describe_missing_text(
-                passages,
-                text_field,
-            )
+            text, fix = responses.describe_missing_text(passages, text_field)
             fields = clauses.list_searched_fields(self.clauses)
             if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:
                 fix = f'add "{fields[0]}" to include_fields'
-            self._add(PROBLEM, "text", text, fix, field=None)
+            self._add(PROBLEM, "text", text, fix)
         ids = sum(passage.id is not None for passage in passages)
         text, fix = f"{ids} of {count} have an id", ""
         if not ids:
             text += "; qtmiddleware tells passages apart by their texts"
             fix = _NAME_FIELD.format("id")
         self._add(OK, "ids", text, fix)
-        if fields := list(find_distinguishing_fields([passage.metadata for passage in passages])):
-            text = f"fields that tell passages apart: {_quote(fields)}"
-            self._add(OK, "metadata", text, fields=fields)
         if has_usable_scores([ranking]):
             direction = _DIRECTIONS[find_score_direction([ranking])]
-            self._add(
-                OK,
-                "scores",
-                f"{direction}, from {scores[0]:.4g} to {scores[-1]:.4g}",
-            )
+            span = f"from {scores[0]:.4g} to {scores[-1]:.4g}"
+            self._add(OK, "scores", f"{direction}, {span}")
         else:
             missing = scores.count(None)
             text = f"{missing} of {count} have no score" if missing else "not in order"
@@ -504,12 +460,7 @@ class _CheckRun:
         settings = self.settings
         is_on = settings.keyword_evidence.enabled and settings.preprocess.apply_to == "keywords"
         if not (is_on and settings.fusion.row.merges):
-            self._add(
-                OFF,
-                "order",
-                "the settings turn the rules off",
-                _TURN_ON,
-            )
+            self._add(OFF, "order", "the settings turn the rules off", _TURN_ON)
         elif len(free.rankings[0].keys) < 2:
             fix = "let the function return more, or name the parameter with top_k_arg="
             self._add(
@@ -538,39 +489,24 @@ class _CheckRun:
             for question, result in changed.items()
             if result.matches[0].key != result.rankings[0].keys[0]
         ]
-        asked, failed = len(self.questions), len(self.questions) - len(results)
-        if asked > 1:
+        failed = len(self.questions) - len(results)
+        if len(self.questions) > 1:
             text = f"changes for {len(changed)} of {format_count(len(results), 'question')}"
             text += f"; another passage is first for {len(led)}" if changed else ""
             text += f"; {failed} more failed" if failed else ""
+            if self.given > len(self.questions):
+                text += f"; only the first {len(self.questions)} of {self.given} were asked"
         else:
             text = "changes for this question" if changed else "does not change for this question"
-            if reasons := _list_notes(
-                results[self.question],
-                "keyword_evidence",
-            ):
+            if reasons := _list_notes(results[self.question], "keyword_evidence"):
                 text += f" ({reasons[-1].removeprefix('order kept: ')})"
         is_useless = not changed and len(results) >= FEWEST_ASKED
         fix = _ASK_MODEL if is_useless else _MEASURE if changed else _ASK_MORE
-        values = {
-            "asked": asked,
-            "failed": failed,
-            "other_first": len(led),
-        }
-        values["changed"] = len(changed)
-        state = PROBLEM if is_useless else OK
-        self._add(
-            state,
-            "order",
-            text,
-            fix,
-            **values,
-            questions=list(changed),
-        )
+        self._add(PROBLEM if is_useless else OK, "order", text, fix)
         for question, now, was in led[:_MOST_EXAMPLES]:
             text = f"{shorten_text(question, 80)} " if len(results) > 1 else ""
             text += f"{_quote_passage(now)} comes before {_quote_passage(was)}"
-            self._add(OK, "example", text, first=now.id, was_first=was.id)
+            self._add(OK, "example", text)
 
     async def _add_model_and_rerank_findings(self, free: Retrieval) -> None:
         """Retrieve with the model and the reranker if the settings use them, and add findings."""
@@ -592,10 +528,7 @@ class _CheckRun:
                 "deadlineMs": max(limits.deadline_ms, patience),
             }
             mode = {"escalation": {"mode": "always"}} if asks else {"transformationType": "none"}
-            best = await self._ask(
-                self.questions[0],
-                {"limits": waits, **mode},
-            )
+            best = await self._ask(self.questions[0], {"limits": waits, **mode})
         if isinstance(best, Exception):
             self._add_failed_call(best)
             return
@@ -605,92 +538,60 @@ class _CheckRun:
             failed = _find_problem(best, "rerank")
             text = f"reranks {len(best.reranked)} candidates{_describe_change(free, best)}"
             text = f"failed: {_describe(failed)}" if failed else text
-            self._add(
-                PROBLEM if failed or not best.reranked else OK,
-                "rerank",
-                text,
-            )
+            self._add(PROBLEM if failed or not best.reranked else OK, "rerank", text)
         for problem in best.degradations:
             if problem.reason != PAGED and problem.stage.partition(".")[0] not in _REPORTED:
                 text = f"{problem.stage} failed: {_describe(problem)}"
-                self._add(
-                    PROBLEM,
-                    "problem",
-                    text,
-                )
+                self._add(PROBLEM, "problem", text)
 
     def _add_model_finding(self, best: Retrieval, free: Retrieval) -> None:
-        trace, name = best.trace, self.middleware.engine.model.name
+        trace = best.trace
+        name = self.middleware.engine.model.name
         failed = _find_problem(best, "transform")
         written = [row.label for row in TEXT_FIELDS.values() if best.transformation.texts(row.name)]
+        if failed and not written:
+            text = f"{name} gave no usable reply: {_describe(failed)}"
+            self._add(PROBLEM, "model", text, MODEL_FIXES.get(failed.reason, ""))
+            return
+        if not trace.llm_calls:
+            # Some questions are searched without the model, whatever the settings.
+            reason = trace.decision.reason.replace("_", " ") if trace.decision else ""
+            text = f"{name} is not called for this kind of question ({reason})"
+            self._add(OFF, "model", text, "check with another question")
+            return
         times = [stage.ms for stage in trace.stages if stage.name.startswith("transform")]
-        ms, tokens = max(times, default=0.0), trace.input_tokens + trace.output_tokens
+        ms = max(times, default=0.0)
+        text = f"{name} replied in {ms:,.0f} ms"
         granted = round(1e3 * self.settings.limits.model_seconds)
         # The check's own middleware has seen too few replies.
         relevance = self.checked.engine.model.relevance
-        state, fix = OK, ""
-        text = f"{name} replied in {ms:,.0f} ms" + (f", {tokens} tokens" if tokens else "")
-        if failed and not written:
-            state, fix = PROBLEM, MODEL_FIXES.get(failed.reason, "")
-            text = f"{name} gave no usable reply: {_describe(failed)}"
-        elif not trace.llm_calls:
-            # Some questions are searched without the model, whatever the settings.
-            reason = (
-                trace.decision.reason.replace(
-                    "_",
-                    " ",
-                )
-                if trace.decision
-                else ""
-            )
-            state, fix = OFF, "check with another question"
-            text = f"{name} is not called for this kind of question ({reason})"
-        elif relevance.is_low:
-            state, fix = PROBLEM, MODEL_FIXES["off_topic"]
+        if relevance.is_low:
             text += f"; its latest replies keep {relevance.mean:.0%} of their questions' words, so"
             text += " its texts are not used"
+            self._add(PROBLEM, "model", text, MODEL_FIXES["off_topic"])
         elif ms > granted:
-            state, text = PROBLEM, f"{text}; the limit is {granted} ms"
+            text += f"; the limit is {granted} ms"
             fix = "raise limits.llmTimeoutMs and limits.deadlineMs, or choose a faster model"
+            self._add(PROBLEM, "model", text, fix)
         else:
-            text += f"; it wrote {', '.join(written) or 'nothing to search'}; "
-            text += format_count(
-                len(best.variants) - 1,
-                "more search",
-                "more searches",
-            )
-            text += _describe_change(free, best)
-        values = {
-            "calls": trace.llm_calls,
-            "tokens": tokens,
-            "ms": round(ms, 3),
-        }
-        reason = failed.reason if failed else ""
-        self._add(
-            state,
-            "model",
-            text,
-            fix,
-            **values,
-            cost_usd=trace.cost_usd,
-            reason=reason,
-        )
+            searches = format_count(len(best.variants) - 1, "more search", "more searches")
+            text += f"; it wrote {', '.join(written) or 'nothing to search'}; {searches}"
+            self._add(OK, "model", text + _describe_change(free, best))
 
 
 def _list_questions(value: Any) -> list[Any]:
-    """Return the questions in *value*, which may be a list, or a sample of them."""
+    """Return the questions in *value*, which may be a list of texts."""
     is_list = isinstance(value, list | tuple) and len(value) > 1
-    if not (is_list and all(isinstance(text, str) for text in value)):
-        return [value]
-    count = min(len(value), MOST_ASKED)
-    return [value[index * len(value) // count] for index in range(count)]
+    if is_list and all(isinstance(text, str) for text in value):
+        return list(value)
+    return [value]
 
 
 def _find_missing_codes(free: Retrieval, passages: Sequence[Passage]) -> list[str]:
     """Return the codes and numbers of the question that no passage holds."""
     codes = list(filter(is_code, split_terms(free.keywords)))
     held: set[str] = set()
-    for passage in passages if codes else ():
+    for passage in passages:
         values = map(str, passage.metadata.values())
         text = "\n".join((passage.title, passage.text or "", *values))
         held.update(find_matching_words(" ".join(codes), text))
@@ -714,10 +615,7 @@ def _is_order_changed(keys: Sequence[Any], after: Retrieval) -> bool:
 
 
 def _describe_change(before: Retrieval, after: Retrieval) -> str:
-    is_changed = _is_order_changed(
-        [match.key for match in before.matches],
-        after,
-    )
+    is_changed = _is_order_changed([match.key for match in before.matches], after)
     return f"; the order {'changes' if is_changed else 'does not change'} further"
 
 
@@ -735,10 +633,5 @@ def _quote_passage(passage: Match | Passage) -> str:
 
 
 def _format_row(label: str, text: str) -> str:
-    lines = textwrap.wrap(
-        text,
-        70,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    lines = textwrap.wrap(text, 70, break_long_words=False, break_on_hyphens=False)
     return f"{label:<10}" + f"\n{'':<10}".join(lines)

@@ -47,7 +47,7 @@ CONFIG = {
         (
             (
                 *("bench", "--function", "app:search", "--data", "asked.csv"),
-                *("--systems", "rules", "--yes"),
+                *("--systems", "rules"),
             ),
             '"mine"',
         ),

@@ -16,7 +16,7 @@ from qtmiddleware.kit.evaluation import (
     Run,
     SystemScore,
 )
-from qtmiddleware.kit.evaluation.measures import Percentiles, PerQuery
+from qtmiddleware.kit.evaluation.measures import PerQuery
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message, Variant
 
@@ -55,7 +55,7 @@ def score(
     *,
     is_significant: bool = True,
     spread: float = 0.02,
-    ms: tuple[float, float] = (0.2, 0.4),
+    ms: float = 0.2,
     runs: Mapping[str, Run] | None = None,
 ) -> SystemScore:
     """A system that made of each question's 0.5 what *gains* adds to it; from 0.6 on, its first passage is right."""
@@ -73,10 +73,8 @@ def score(
         difference=Difference(gain, gain - spread, gain + spread, p, p),
         hurt_rate=sum(one < -TOLERANCE for one in gains.values()) / len(gains),
         helped_rate=sum(one > TOLERANCE for one in gains.values()) / len(gains),
-        added_ms=Percentiles(*ms),
+        added_ms=ms,
         llm_calls=sum(one.llm_calls for one in found.values()),
-        input_tokens=100,
-        output_tokens=20,
         cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
         degraded=0,
         gains=gains,
@@ -122,7 +120,7 @@ def several(count: int = 40, systems: int = 6) -> Comparison:
                 f"system {place}",
                 gains,
                 is_significant=place != 0,
-                ms=(150.0 * place, 260.0 * place),
+                ms=150.0 * place,
                 runs=runs,
             )
         )

@@ -43,14 +43,14 @@ def name_in(prompt: Prompt) -> str:
 
 
 def writer(prompt: Prompt) -> Mapping[str, Any]:
-    """Good questions, and quotes that are there."""
+    """Good questions, which their passages answer."""
     name = name_in(prompt)
     if prompt.mode == ASKED:
         return {
             "question": f"When could people drive over {name} Bridge?",
             "answer": f"In {sentence(name)[-5:-1]}.",
         }
-    return {"quote": sentence(name), "answers": "yes"}
+    return {"answers": "yes"}
 
 
 def asking(question: str, answer: str = "In 1850.") -> Any:

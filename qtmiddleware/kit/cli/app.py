@@ -33,7 +33,8 @@ class _Commands(Mapping[str, Any]):
         if name == "config":
             own_app.add_typer(module.app, name=name)
         else:
-            own_app.command(name)(module.command)
+            settings = getattr(module, "CONTEXT_SETTINGS", None)
+            own_app.command(name, context_settings=settings)(module.command)
         return get_group(own_app).commands[name]
 
     def __iter__(self) -> Iterator[str]:

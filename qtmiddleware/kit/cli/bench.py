@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -61,13 +60,14 @@ from qtmiddleware.kit.evaluation.bench import (
     FunctionSource,
     open_bench,
 )
-from qtmiddleware.kit.evaluation.gate import Baseline, Rule, compare_with_baseline
+from qtmiddleware.kit.evaluation.gate import Baseline, compare_with_baseline
 from qtmiddleware.kit.evaluation.report import HEADINGS, rows
 
-MOST_UNASKED: Final = 1_000
-"""The maximum number of searches by the user's function without confirmation."""
 # Columns that a narrow terminal leaves out, in this order.
-_OPTIONAL_COLUMNS: Final = ("R@10", "p95", "calls", "$/1k", "searches", "+ms p50")
+_OPTIONAL_COLUMNS: Final = ("R@10", "calls", "$/1k", "searches", "+ms p50")
+
+# An extra argument is probably the function, so the error can say how to name it.
+CONTEXT_SETTINGS: Final = {"allow_extra_args": True}
 
 System = Mapping[str, Any]
 
@@ -81,12 +81,13 @@ _SHARED_KEYS: Final = (
 
 
 def command(
+    context: typer.Context,
     data: Annotated[
         Path,
         Option(
             help=(
-                "Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv, one of its qrels files,"
-                " or a CSV or JSON file for --function."
+                "Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv, or a CSV or JSON file"
+                " for --function."
             )
         ),
     ],
@@ -110,25 +111,15 @@ def command(
     record: Annotated[Path | None, Option(help="Write the model's replies to this file.")] = None,
     questions: QuestionCount = None,
     baseline: Annotated[
-        Path | None, Option(help="Compare with this JSON file, written by --json or --report.")
-    ] = None,
-    fail_if: Annotated[
-        str | None,
+        Path | None,
         Option(
-            metavar="RULE",
             help=(
-                "Exit with code 3 if the run is 'worse' than the baseline by more than chance, or"
-                " by a fixed bound: 'ndcg@10 -0.01'."
-            ),
+                "Compare with this JSON file, written by --json or --report. Exit with code 3 if"
+                " the run is worse by more than chance."
+            )
         ),
     ] = None,
     report: ReportFile = None,
-    yes: Annotated[
-        bool,
-        Option(
-            "--yes", "-y", help=f"Make more than {MOST_UNASKED:,} searches without asking first."
-        ),
-    ] = False,
     json_output: AsJson = False,
 ) -> None:
     """Compare search systems on judged questions.
@@ -137,21 +128,21 @@ def command(
 
     With --function app:search the command measures your own function on its
     own index. Nothing is embedded or copied, and --data may be a CSV file with
-    the columns question and id. The command first says how often it calls the
-    function.
+    the columns question and id.
 
     Without --function the command embeds and searches the passages in --data.
 
     With --baseline the command says whether retrieval got worse than in an
-    earlier run on the same questions and passages. --fail-if makes that exit code 3.
+    earlier run on the same questions and passages. Then the exit code is 3.
     """
+    if context.args:
+        raise ConfigError(
+            f"name your function with --function {context.args[0]}", path="--function"
+        )
     selection = None if systems is None else chosen(split_names(systems))
     configs = _load_configs(config or (), sets or ())
     shared_keys = _SHARED_KEYS if function is None else (*_SHARED_KEYS, READING)
     settings = _find_shared_settings(configs, sets or (), shared_keys)
-    if fail_if is not None and baseline is None:
-        raise ConfigError("--fail-if needs --baseline", path="--fail-if")
-    rule = Rule() if fail_if is None else Rule.parse(fail_if)
     before = None if baseline is None else Baseline.read(baseline)
     if report is not None:
         check_report(report)
@@ -178,15 +169,13 @@ def command(
             if source is not None and source.is_wrapped:
                 contenders[OWN] = {}
             if before is not None:
-                before.check_systems(contenders, rule)
-            if source is not None:
-                _confirm_searches(bench, contenders, source.name, is_confirmed=yes)
+                before.check_systems(contenders)
             comparison = bench.measure(contenders, progress=update)
     for remark in comparison.notes[len(bench.notes) :]:
         write_note(remark)
     gate = None
     if before is not None:
-        gate = compare_with_baseline(before, comparison, rule, model_name=bench.model_name)
+        gate = compare_with_baseline(before, comparison, model_name=bench.model_name)
     values = {
         **comparison.to_dict(),
         "verdict": verdict(comparison),
@@ -195,7 +184,7 @@ def command(
     }
     if report is not None:
         write_report(report, report_comparison(comparison, bench.dataset, gate), values)
-    is_worse = fail_if is not None and gate is not None and gate.verdict == "worse"
+    is_worse = gate is not None and gate.verdict == "worse"
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
@@ -214,14 +203,8 @@ def _load_configs(names: Sequence[str], assignments: Sequence[str]) -> dict[str,
     configs: dict[str, Config] = {}
     for source in names:
         name = f"preset {source}" if re.fullmatch(r"[\w-]+", source) else Path(source).stem
-        if name in configs:
-            raise ConfigError(
-                f"two config files have the same name, {name}; rename one", path="config"
-            )
-        if name in SYSTEMS:
-            raise ConfigError(
-                f"the config file {name} has the name of a system; rename the file", path="config"
-            )
+        if name in configs or name in SYSTEMS:
+            raise ConfigError(f"two systems are called {name}; rename the file", path="config")
         configs[name] = override_options(Config.load(source), assignments)
     return configs
 
@@ -229,7 +212,7 @@ def _load_configs(names: Sequence[str], assignments: Sequence[str]) -> dict[str,
 def _find_shared_settings(
     configs: Mapping[str, Config], assignments: Sequence[str], shared_keys: Sequence[str]
 ) -> Settings:
-    """Return the settings that all systems share, such as the models and the search price."""
+    """Return the settings that all systems share, such as the models."""
     if not configs:
         config = override_options(Config.load(None), assignments)
         # The standard systems have fixed settings, so such a setting would change nothing.
@@ -263,18 +246,8 @@ def _open_function(
             option = "--arg" if arguments else "--embed"
             raise ConfigError(f"{option} needs --function", path=option)
         return None
-    fn = import_function(function)
-    if not callable(fn):
-        raise ConfigError(
-            f"{function} must be a function, not {type(fn).__name__}", path="--function"
-        )
     options: Any = {} if embed is None else {"embed": import_function(embed)}
-    source = FunctionSource(fn, function, parse_arguments(arguments), options)
-    if options and source.is_wrapped:
-        raise ConfigError(
-            "the function is already wrapped; pass embed= where you wrap it", path="--embed"
-        )
-    return source
+    return FunctionSource(import_function(function), function, parse_arguments(arguments), options)
 
 
 def _select_systems(
@@ -282,12 +255,6 @@ def _select_systems(
 ) -> dict[str, System]:
     """Return the systems to measure: the *selection* or the usual ones, and the config files."""
     systems = dict(selection or chosen(USUAL if bench.has_model else FREE))
-    if selection is None:
-        skipped = sorted(name for name, it in systems.items() if bench.list_missing_fields(it))
-        systems = {name: it for name, it in systems.items() if name not in skipped}
-        if skipped:
-            names = ", ".join(skipped)
-            write_note(f"Skipped, because the recording has no replies for them: {names}.")
     for name, config in configs.items():
         values = config.to_dict(with_defaults=False)
         # Without a cache every call is counted, and no query log is written.
@@ -302,32 +269,13 @@ def _select_systems(
             " OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
-    if missing := [name for name, it in systems.items() if bench.list_missing_fields(it)]:
-        raise ConfigError(
-            f"the recording has no replies for {', '.join(missing)}; leave it out", path="systems"
-        )
+    unrecorded = [name for name, it in systems.items() if not bench.has_replies_for(it)]
+    if unrecorded:
+        names = ", ".join(unrecorded)
+        write_note(f"Skipped, because the recording has no replies for them: {names}.")
     for remark in bench.notes:
         write_note(remark)
-    return systems
-
-
-def _confirm_searches(
-    bench: Bench, systems: Mapping[str, System], function_name: str, *, is_confirmed: bool
-) -> None:
-    """Write a note on the largest number of searches, and ask the user to confirm many searches."""
-    count = bench.count_searches(systems)
-    write_note(f"{function_name} is called at most {count:,} times.")
-    if is_confirmed or count <= MOST_UNASKED:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to"
-            f" {count:,}. Add --yes, or reduce the number with --questions or --systems",
-            path="--yes",
-        )
-    if not typer.confirm("Go on?", err=True):
-        write_note("Nothing was searched.")
-        raise typer.Exit
+    return {name: it for name, it in systems.items() if name not in unrecorded}
 
 
 def show_comparison(comparison: Comparison) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,8 +15,6 @@ from qtmiddleware.kit.cli.options import Arguments, AsJson, ConfigFile, Embed, S
 from qtmiddleware.kit.cli.output import out, write_json, write_note
 
 _GENERIC_QUESTION: Final = "What are the most important points?"
-_MOST_READ: Final = 1_000
-"""The maximum number of questions to read, because a query log may hold millions."""
 _HASH: Final = "sha256:"
 
 
@@ -30,7 +25,7 @@ def command(
         Path | None,
         Option(
             metavar="FILE",
-            help="File of questions, one per line: text, JSON or a query log. 3 to 10 are asked.",
+            help="Text file (.txt) with a question per line, CSV or JSON file, or query log.",
         ),
     ] = None,
     config: ConfigFile = None,
@@ -76,48 +71,18 @@ def command(
 
 def _read_question_file(path: Path) -> str | list[str]:
     """Return the questions in the file or folder at *path*, without duplicates."""
-    found = list(dict.fromkeys(islice(_read_questions(path), _MOST_READ)))
+    from qtmiddleware.kit.evaluation.dataset import load_questions, read_lines
+
+    if path.suffix.lower() == ".txt":
+        texts = [line.strip() for _, line in read_lines(path)]
+    else:
+        texts = [question.text for question in load_questions(path).questions]
     # A query log holds only hashes of the questions, if log.texts is none.
-    questions = [text for text in found if not text.startswith(_HASH)]
+    questions = [text for text in dict.fromkeys(texts) if not text.startswith(_HASH)]
     if not questions:
-        problem = "questions, one per line; it holds none"
-        if found:
-            problem = (
-                "questions, not their hashes. Set log.texts to questions and log again, or write"
-                " some questions to a text file"
-            )
-        raise ConfigError(f"{path} must hold {problem}", path="--ask-file")
-    if skipped := len(found) - len(questions):
-        write_note(f"{skipped:,} questions in the file are hashes and were skipped.")
+        raise ConfigError(
+            f"{path} must hold questions, not their hashes or nothing. To get them from a query"
+            " log, set log.texts to questions",
+            path="--ask-file",
+        )
     return questions[0] if len(questions) == 1 else questions
-
-
-def _read_questions(path: Path) -> Iterator[str]:
-    """Yield each question in the file or folder at *path*, except blank ones."""
-    from qtmiddleware.kit.evaluation.dataset import (
-        QUESTION_NAMES,
-        TABLES,
-        load_questions,
-        name_line_in_errors,
-        parse_json_object,
-        read_lines,
-    )
-
-    if path.is_dir() or path.suffix.lower() in TABLES:
-        yield from (question.text for question in load_questions(path).questions)
-        return
-    for number, line in read_lines(path):
-        with name_line_in_errors(path, number):
-            text: Any = line.strip()
-            if text.startswith("{"):
-                record = parse_json_object(text)
-                if "query_id" in record and isinstance(record.get("queries"), list):
-                    # A record of a query log. Of a query that is not text, it has only the type.
-                    is_text = "not_text" not in json.dumps(record.get("degradations"))
-                    text = next(iter(record["queries"]), "") if is_text else ""
-                else:
-                    text = next((record[name] for name in QUESTION_NAMES if name in record), None)
-            if not isinstance(text, str):
-                raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
-            if text.strip():
-                yield text

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 from typer import Argument, Option
 
-from qtmiddleware.errors import ConfigError, QtMiddlewareError
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.check import describe_error
 from qtmiddleware.kit.cli import FAILED
 from qtmiddleware.kit.cli.environment import NO_MODEL
@@ -21,19 +21,16 @@ from qtmiddleware.kit.cli.options import (
     ConfigFile,
     Function,
     QuestionFile,
-    ReportFile,
     Sets,
     Systems,
 )
 from qtmiddleware.kit.cli.output import (
-    check_report,
     find_width,
     open_progress_bar,
     out,
     show_table,
     write_json,
     write_note,
-    write_report,
 )
 from qtmiddleware.kit.cli.searching import (
     Search,
@@ -59,10 +56,9 @@ from qtmiddleware.kit.evaluation import (
     ask_systems,
     asks_a_model,
     load_questions,
-    report_ranking,
 )
-from qtmiddleware.kit.evaluation.judge import MOST_SYSTEMS, RankedAnswers
-from qtmiddleware.kit.evaluation.report import build_standing_row
+from qtmiddleware.kit.evaluation.figures import UNKNOWN
+from qtmiddleware.kit.evaluation.judge import RankedAnswers, Standing
 from qtmiddleware.kit.evaluation.side_by_side import SHOWN
 from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.types import Match
@@ -91,7 +87,6 @@ def command(
         str, Option(help="Ideal answer, against which the model ranks each system's answer.")
     ] = "",
     questions: QuestionFile = None,
-    report: ReportFile = None,
     json_output: AsJson = False,
 ) -> None:
     """Compare systems side by side.
@@ -105,19 +100,13 @@ def command(
     """
     entries = _load_entries(question, questions, reference)
     is_judged = any(entry.reference for entry in entries)
-    if report is not None:
-        if not is_judged:
-            raise ConfigError(
-                "--report needs ideal answers; pass --reference or --questions", path="--report"
-            )
-        check_report(report)
     with open_search(function, config, sets) as search:
         has_model = search.wrapped.middleware.engine.has_model
         if not has_model and (answers or is_judged):
             raise ConfigError(NO_MODEL, path="answers")
         if not has_model:
             write_note(f"{NO_MODEL} Only systems that need no model are compared.")
-        names = _choose_systems(systems, search, has_model=has_model, is_judged=is_judged)
+        names = _choose_systems(systems, search, has_model=has_model)
         with open_progress_bar() as update, name_search_in_errors(search.name):
             comparison = ask_systems(
                 search.wrapped,
@@ -127,11 +116,8 @@ def command(
                 arguments=parse_arguments(arguments),
                 progress=update,
             )
-    values = _build_dict(comparison)
-    if report is not None:
-        write_report(report, report_ranking(comparison), values)
     if json_output:
-        write_json(values)
+        write_json(_build_dict(comparison))
     else:
         _show_side_by_side(comparison)
     if _has_failed(comparison):
@@ -149,9 +135,7 @@ def _load_entries(question: str | None, questions: Path | None, reference: str) 
     raise ConfigError("pass a question or --questions FILE", path="question")
 
 
-def _choose_systems(
-    option: str | None, search: Search, *, has_model: bool, is_judged: bool
-) -> list[str]:
+def _choose_systems(option: str | None, search: Search, *, has_model: bool) -> list[str]:
     """Return the names of the systems to compare: those of the *option* or the usual ones."""
     if option is None:
         names = [name for name in SHOWN if has_model or not asks_a_model(name)]
@@ -162,27 +146,15 @@ def _choose_systems(
     asking = [name for name in names if name != OWN and asks_a_model(name)]
     if asking and not has_model:
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
-    # The baseline is always asked, even if the user does not name it.
-    if is_judged and len({BASELINE, *names}) > MOST_SYSTEMS:
-        raise ConfigError(
-            f"a judge ranks at most {MOST_SYSTEMS} systems, not {len(names)}", path="systems"
-        )
     return names
 
 
 def _has_failed(comparison: SideBySide) -> bool:
-    """Return whether the judge or a system failed, or returned an unreadable response."""
+    """Return whether the judge or a system failed."""
     if comparison.ranked is not None and comparison.ranked.failed:
         return True
     results = [result for asked in comparison.questions for result in asked.systems]
-    if any(result.error is not None for result in results):
-        return True
-    return any(
-        (entry.stage, entry.reason) == ("response", "unreadable")
-        for result in results
-        if result.retrieval is not None
-        for entry in result.retrieval.degradations
-    )
+    return any(result.error is not None for result in results)
 
 
 def _build_outcome(asked: AskedQuestion, result: SystemAnswer) -> Outcome:
@@ -231,7 +203,7 @@ def _show_side_by_side(comparison: SideBySide) -> None:
         ranking = comparison.ranking(asked.question)
         # Of many judged questions, the rankings are enough to read.
         if ranking is None or len(comparison.questions) == 1:
-            _show_question(asked)
+            show_question(asked)
         if ranking is not None:
             out.write("\n".join(_describe_ranking(ranking)))
     ranked = comparison.ranked
@@ -241,15 +213,22 @@ def _show_side_by_side(comparison: SideBySide) -> None:
     if len(ranked.questions) > 1 and ranked.standings:
         show_table(
             ["", "place", f"before {BASELINE} [95%]  ", "best", "of", "score"],
-            [
-                [*build_standing_row(standing), f"{standing.score:.1f}" if standing.scores else "-"]
-                for standing in ranked.standings
-            ],
+            [_build_standing_row(standing) for standing in ranked.standings],
         )
     out.write(f"{ranked.headline} {ranked.remarks}".strip())
 
 
-def _show_question(asked: AskedQuestion) -> None:
+def _build_standing_row(standing: Standing) -> list[str]:
+    lead, text = standing.lead, UNKNOWN
+    if lead is not None:
+        mark = "*" if standing.is_ahead else " "
+        text = f"{lead.gain:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]{mark}"
+    counts = (str(standing.firsts), str(standing.questions))
+    score = f"{standing.score:.1f}" if standing.scores else "-"
+    return [standing.system, f"{standing.place:.2f}", text, *counts, score]
+
+
+def show_question(asked: AskedQuestion) -> None:
     """Show a table of systems, tables of passages, and the searches and answer of each system."""
     movements = {
         result.system: moved
@@ -360,10 +339,8 @@ def _describe_steps(outcome: Outcome) -> Iterator[str]:
     for entry in outcome.degradations:
         yield f"degraded: {describe_degradation(entry)}"
     if (error := outcome.error) is not None:
-        # The message of another package's exception may say little: a KeyError says only 'id'.
-        is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
         problem = "failed" if outcome.retrieval is None else "no answer"
-        yield f"{problem}: {error if is_clear else describe_error(error)}"
+        yield f"{problem}: {describe_error(error)}"
     if outcome.answer is not None:
         yield f"answer: {outcome.answer.text}"
         cited = {citation.number: citation.match for citation in outcome.answer.citations}

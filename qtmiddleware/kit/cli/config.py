@@ -51,13 +51,6 @@ def init(
     A JSON schema is written beside the file, so that editors can complete and
     check keys.
     """
-    # In `qtm config init rules`, the user probably means the preset and not a file.
-    if str(path) in PRESETS:
-        raise ConfigError(
-            f"{path} is the name of a preset; write --preset {path}, and name a file that ends in"
-            " .json",
-            path="PATH",
-        )
     folder, name = find_presets_folder(), _DEFAULT_FILE
     if preset is None:
         values = read_config_file(folder / name)[1]

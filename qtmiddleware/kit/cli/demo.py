@@ -12,6 +12,7 @@ from typer import Option
 
 from qtmiddleware.config import Config
 from qtmiddleware.kit.cli.bench import show_comparison
+from qtmiddleware.kit.cli.compare import show_question
 from qtmiddleware.kit.cli.options import AsJson, QuestionCount
 from qtmiddleware.kit.cli.output import (
     open_progress_bar,
@@ -21,7 +22,6 @@ from qtmiddleware.kit.cli.output import (
     write_note,
 )
 from qtmiddleware.kit.cli.playground import SEEDED, serve_pages
-from qtmiddleware.kit.cli.show import Outcome, explain_outcome
 from qtmiddleware.kit.demo import (
     EXAMPLES,
     DelayedModel,
@@ -31,9 +31,12 @@ from qtmiddleware.kit.demo import (
 )
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import (
+    BASELINE,
     SYSTEMS,
     TOP_K,
     USUAL,
+    AskedQuestion,
+    SystemAnswer,
     chosen,
     index_system,
     measure_systems,
@@ -109,8 +112,10 @@ def command(
         # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=not is_recorded)
         (example,) = dataset.only({_QUESTION}).questions
-        retrieval = system.with_settings(SYSTEMS[_EXAMPLE]).retrieve(example)
-        settings = system.configure(SYSTEMS[_EXAMPLE]).middleware.settings
+        results = [
+            SystemAnswer(name, system.with_settings(SYSTEMS[name]).retrieve(example))
+            for name in (BASELINE, _EXAMPLE)
+        ]
     if json_output:
         write_json({**comparison.to_dict(), "model": client.name})
         return
@@ -120,11 +125,10 @@ def command(
         " docs/choose-a-tier.md."
     )
     right = ", ".join(dataset.qrels.get(example.id, {}))
-    seconds = retrieval.trace.total_ms / 1e3
-    outcome = Outcome(question=example.text, retrieval=retrieval, seconds=seconds)
     turns = [f"{turn.role}: {turn.content}" for turn in example.history]
     head = f"\nStep by step: question {example.id} with {_EXAMPLE!r}. The right passages: {right}."
-    out.write("\n".join([head, *turns, *explain_outcome(outcome, settings)]))
+    out.write("\n".join([head, *turns, example.text]))
+    show_question(AskedQuestion(example, tuple(results)))
 
 
 def _serve_playground(model: LanguageModel | None, model_name: str, origin: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli import FAILED
@@ -51,9 +51,6 @@ def command(
     config: ConfigFile = None,
     sets: Sets = None,
     engine: Engine = None,
-    log_json: Annotated[
-        bool, Option("--log-json", help="Write JSON log lines instead of a progress bar.")
-    ] = False,
     json_output: AsJson = False,
 ) -> None:
     """Read, split, embed and store documents.
@@ -63,7 +60,7 @@ def command(
     With --engine ray a local model runs on the Ray cluster at RAY_ADDRESS, or
     on a cluster that the command starts on this machine and ends again.
     """
-    has_bars = notes.is_terminal and not log_json
+    has_bars = notes.is_terminal
     if engine is not None:
         # Ray writes messages to stdout, where programs read the report.
         divert_stdout()

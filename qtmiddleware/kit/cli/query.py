@@ -36,7 +36,6 @@ def command(
     no_answer: Annotated[
         bool, Option("--no-answer", help="Show only the passages, without an answer.")
     ] = False,
-    explain: Annotated[bool, Option("--explain", help="Show how the passages were found.")] = False,
     json_output: AsJson = False,
 ) -> None:
     """Ask the index questions.
@@ -76,7 +75,6 @@ def command(
             generates=has_model and not no_answer,
             is_typed=is_typed,
             names_questions=not is_typed and len(questions or ()) != 1,
-            explains=explain,
             as_json=json_output,
             options=options,
         )

@@ -15,7 +15,7 @@ from qtmiddleware.config.errors import fold_name
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.output import notes, out, write_json
-from qtmiddleware.kit.cli.show import Outcome, explain_outcome, open_piece_writer, show_outcome
+from qtmiddleware.kit.cli.show import Outcome, open_piece_writer, show_outcome
 from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.types import Answer, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -34,7 +34,6 @@ class Session:
         generates: Whether the model answers the questions.
         is_typed: Whether a person types at a terminal. Then a question may refer to earlier ones.
         names_questions: Whether to write each question above its answer.
-        explains: Whether to explain each result.
         as_json: Whether to write one JSON object per question, and all else to stderr.
         options: ``top_k`` and ``filter`` of each search.
     """
@@ -49,7 +48,6 @@ class Session:
         generates: bool,
         is_typed: bool,
         names_questions: bool,
-        explains: bool,
         as_json: bool,
         options: Mapping[str, Any],
     ) -> None:
@@ -58,12 +56,11 @@ class Session:
         self.expects_type = False
         labels = {name: row.label for name, row in TRANSFORMS.items()}
         self._labels = labels | dict.fromkeys(config.settings.transforms, "your own (transforms)")
-        self._middleware, self._config = middleware, config
+        self._middleware = middleware
         self._lock_reason = lock_reason
         self._generates = generates
         self._is_typed = is_typed
         self._names_questions = names_questions and not as_json
-        self._explains = explains and not as_json
         self._as_json = as_json
         self._options = options
         self._has_greeted = False
@@ -107,10 +104,6 @@ class Session:
             write_json(outcome.to_dict(), indent=None)
             return
         show_outcome(outcome)
-        if self._explains:
-            config = self._config.overridden({"transformationType": self.kind})
-            for line in explain_outcome(outcome, config.settings):
-                out.write(line)
         if self._is_typed or self._names_questions:
             out.write()
 

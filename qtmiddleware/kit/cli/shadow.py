@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Final
 
-from typer import Argument, Option
+from typer import Argument
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.options import AsJson
@@ -14,13 +14,12 @@ from qtmiddleware.kit.cli.output import out, write_json, write_note
 from qtmiddleware.preprocessing.text import shorten_text
 
 _NAME_CHARS: Final = 58
+# The number of questions to show, those whose lists differ most.
+_EXAMPLES: Final = 3
 
 
 def command(
     log: Annotated[Path, Argument(help="Query log written in shadow mode.")],
-    examples: Annotated[
-        int, Option(min=0, help="Number of questions to show, those whose lists differ most.")
-    ] = 3,
     json_output: AsJson = False,
 ) -> None:
     """Show what qtmiddleware would change.
@@ -40,7 +39,7 @@ def command(
         )
     if report.unreadable:
         write_note(f"{report.unreadable:,} lines of the log could not be read.")
-    shown = report.pick_examples(examples)
+    shown = report.pick_examples(_EXAMPLES)
     if json_output:
         rows = [{"query": it.query, "plain": it.plain, "ours": it.ours} for it in shown]
         write_json({**report.to_dict(), "examples": rows})

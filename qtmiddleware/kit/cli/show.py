@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.cli.output import notes, out
 from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.preprocessing.text import format_count, shorten_text
-from qtmiddleware.retrieval.movement import explain_movement
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import (
     NOT_JUDGED,
     Answer,
     Degradation,
-    Key,
     Match,
     Retrieval,
-    Trace,
     Variant,
 )
 
-_EXPLAINED: Final = 5
-"""The maximum number of passages per list in an explanation."""
 _LABELS: Final = {
     **{row.variant: row.label for row in TEXT_FIELDS.values() if row.variant},
     JOINED: "one text with the question",
@@ -191,76 +185,9 @@ def _show_passages(outcome: Outcome) -> None:
         out.write("No passage was found.")
     for number, match in sorted((cited or passages).items()):
         score = _get_score(match)
-        scores = f"score {_format_score(score)}"
-        if match.score not in (None, score):
-            scores += f", store score {_format_score(match.score)}"
-        out.write(f"  [{number}] {describe_passage_source(match)} ({scores})")
+        out.write(f"  [{number}] {describe_passage_source(match)} (score {_format_score(score)})")
         if answer is None and match.text:
             out.write(f"      {shorten_text(match.text)}")
-
-
-def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield lines that explain how a search with *settings* found the passages in *outcome*."""
-    retrieval = outcome.retrieval
-    if retrieval is None:
-        yield f"Nothing was retrieved: {outcome.error}"
-        return
-    trace, evidence = retrieval.trace, retrieval.evidence
-    yield f"Question   {shorten_text(outcome.question)}"
-    yield f"Gate       {_explain_model_decision(trace)}"
-    yield "Searched"
-    for ranking in retrieval.rankings:
-        variant = ranking.variant
-        pairs = zip(ranking.keys[:_EXPLAINED], ranking.scores, strict=False)
-        found = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
-        yield f"  {_label(variant)}, weight {variant.weight:.2f}: {shorten_text(variant.text)}"
-        yield f"    found {len(ranking.keys)}: {found or 'nothing'}"
-    searched = {ranking.variant.text for ranking in retrieval.rankings}
-    for variant in retrieval.variants:
-        if variant.text not in searched:
-            yield f"  {_label(variant)}: not used in the fusion: {shorten_text(variant.text)}"
-    yield f"Fusion     {settings.fusion.method}: {_join_ids(retrieval.fused)}"
-    if evidence is None:
-        yield f"Keywords   {'order kept' if settings.keyword_evidence.enabled else 'off'}"
-    else:
-        words, _ = evidence.keywords[0]
-        yield (
-            f"Keywords   weight {evidence.weight:.2f} over {len(evidence.keys)} candidates:"
-            f" {shorten_text(words)}"
-        )
-    reranked = _join_ids(retrieval.reranked) if retrieval.reranked else "order kept"
-    model = settings.rerank.model
-    yield f"Rerank     {f'{model}: {reranked}' if settings.rerank.enabled else 'off'}"
-    yield "Result"
-    movements = explain_movement(retrieval)
-    for movement in (*movements.passages, *movements.dropped):
-        match = movement.match
-        scores = {
-            "score": match.score,
-            "fused": movement.fused_score,
-            "keywords": movement.evidence,
-            "reranked": movement.rerank_score,
-        }
-        shown = [f"{name} {score:.3f}" for name, score in scores.items() if score is not None]
-        place = "-" if movement.place is None else f"{movement.place}."
-        yield f"  {place} {match.id or shorten_text(match.text or '', 40)}  {', '.join(shown)}"
-        yield f"     {movement.why}"
-    for entry in outcome.degradations:
-        yield f"Degraded   {describe_degradation(entry)}"
-    for subject, remark in trace.notes:
-        yield f"Note       {subject}: {remark}"
-    for answer in outcome.answer.sub_answers if outcome.answer else ():
-        text = answer.reason or shorten_text(answer.text)
-        yield f"Sub-answer {shorten_text(answer.question, 80)}: {text}"
-    yield "Stages"
-    for stage in sorted(trace.stages, key=lambda stage: stage.started_ms):
-        times = f"{stage.ms:9.1f} ms from {stage.started_ms:.1f}"
-        status = "" if stage.status == "ok" else stage.status
-        yield f"  {stage.name:<24} {times}  {status}  {stage.detail}".rstrip()
-    searches = format_count(trace.searches, "search", "searches")
-    yield (
-        f"  {'total':<24} {outcome.seconds * 1e3:9.1f} ms, {searches}, {trace.llm_calls} LLM calls"
-    )
 
 
 def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
@@ -298,28 +225,8 @@ def describe_passage_source(match: Match) -> str:
     return " ".join(place.split())
 
 
-def _explain_model_decision(trace: Trace) -> str:
-    decision = trace.decision
-    if decision is None:
-        return "not reached"
-    numbers = ", ".join(f"{name} {value:g}" for name, value in decision.signals.items())
-    verb = "called" if decision.call else "did not call"
-    return f"{verb} the model: {decision.reason}" + (f" ({numbers})" if numbers else "")
-
-
 def _label(variant: Variant) -> str:
     return _LABELS.get(variant.kind, variant.kind)
-
-
-def _join_ids(keys: Iterable[Key]) -> str:
-    ids = [_format_id(key) for key in keys]
-    more = f" and {len(ids) - _EXPLAINED} more" if len(ids) > _EXPLAINED else ""
-    return (", ".join(ids[:_EXPLAINED]) or "nothing") + more
-
-
-def _format_id(key: Key) -> str:
-    # In a key, the passage's text may follow the id after a NUL.
-    return key[1].partition("\0")[0] or "(no id)"
 
 
 def _get_score(match: Match) -> float | None:

@@ -37,14 +37,6 @@ def command(
     kind: Kind = None,
     config: ConfigFile = None,
     sets: Sets = None,
-    history: Annotated[
-        list[str] | None,
-        Option(
-            "--history",
-            "-H",
-            help="One earlier message, user and assistant in turn, oldest first. Repeatable.",
-        ),
-    ] = None,
     file: Annotated[
         Path | None,
         Option(help="CSV, JSON or text file of questions, one per line; needs --out."),
@@ -81,33 +73,25 @@ def command(
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
     if file is not None and output is not None:
-        if questions or history:
-            raise ConfigError(
-                'with --file, questions and their "history" must stand in the file', path="--file"
-            )
+        if questions:
+            raise ConfigError("with --file, questions must stand in the file", path="--file")
         _transform_file(loaded, file, output, concurrency, on_ray=bool(engine), as_json=json_output)
     elif file is not None or output is not None or engine is not None:
         raise ConfigError("--file and --out need each other, and --engine needs both", path="--out")
     else:
-        _transform_questions(loaded, questions, history or [], as_json=json_output)
+        _transform_questions(loaded, questions, as_json=json_output)
 
 
-def _transform_questions(
-    config: Config, questions: list[str] | None, history: list[str], *, as_json: bool
-) -> None:
+def _transform_questions(config: Config, questions: list[str] | None, *, as_json: bool) -> None:
     """Transform *questions*, or the lines of stdin, and write the results to stdout."""
     calls_model = config.settings.transformation_type != "none"
-    messages = [
-        {"role": ("user", "assistant")[index % 2], "content": text}
-        for index, text in enumerate(history)
-    ]
     rows: list[dict[str, Any]] = []
     reasons: set[str] = set()
     # One usable reply shows that the model works.
     has_failed = calls_model
     with QueryMiddleware(config) as middleware:
         for text in questions or filter(str.strip, (line.rstrip("\r\n") for line in sys.stdin)):
-            transformation = middleware.transform(text, history=messages)
+            transformation = middleware.transform(text)
             remarks = {remark for _, remark in transformation.notes}
             reasons |= remarks
             if not transformation.is_empty or remarks & {NONE_NEEDED, SAME}:
@@ -181,9 +165,7 @@ def _summarize(report: BulkReport) -> str:
     done = report.made - report.failed.total()
     cost = "cost not known"
     if report.cost_usd is not None:
-        # A few calls of a cheap model cost something, so rounding must not show $0.0000.
-        is_tiny = 0 < report.cost_usd < 0.00005
-        cost = "<$0.0001" if is_tiny else f"${report.cost_usd:,.4f}"
+        cost = f"${report.cost_usd:,.6f}"
     return (
         f"{format_count(report.total, 'question')}: {done:,} transformed,"
         f" {report.failed.total():,} failed, {report.before:,} done before\n"

@@ -35,7 +35,6 @@ from qtmiddleware.kit.evaluation.measures import (
 from qtmiddleware.kit.evaluation.report import (
     Report,
     report_comparison,
-    report_ranking,
     verdict,
 )
 from qtmiddleware.kit.evaluation.side_by_side import (
@@ -95,7 +94,6 @@ __all__ = [
     "measure_systems",
     "rank",
     "report_comparison",
-    "report_ranking",
     "require_extras",
     "run_of",
     "verdict",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings as Options
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
-from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.compare import (
     Comparison,
     Progress,
@@ -44,14 +41,11 @@ from qtmiddleware.protocols import Embedder, LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.prices import Prices
-from qtmiddleware.providers.openai_client import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
-from qtmiddleware.retrieval.call import Call
-from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 
-# The default folder of indexes and replies.
+# The default folder of indexes.
 CACHE: Final = Path(".qtm/bench")
 # The model is asked so many questions at a time.
 CONCURRENCY: Final = 8
@@ -127,14 +121,13 @@ class Bench:
         """The model's name, or ``None`` without a model or if your function asks its own model."""
         return self.model.name if self.has_model and self.model is not None else None
 
-    def list_missing_fields(self, settings: Settings) -> frozenset[str]:
-        """Return the reply fields of a system if the recording has none of them."""
-        options = Config.load(settings, environ={}).settings
-        prompts = build_prompts(options, "?")
+    def has_replies_for(self, settings: Settings) -> bool:
+        """Return whether the recording has a field that a system with *settings* asks for."""
+        if not isinstance(self.model, RecordedModel):
+            return True
+        prompts = build_prompts(Config.load(settings, environ={}).settings, "?")
         fields = {field.name for prompt in prompts for field in prompt.fields} - {"standalone"}
-        # A system with some of its fields can still be measured.
-        is_missing = isinstance(self.model, RecordedModel) and not fields & self.model.fields
-        return frozenset(fields) if is_missing else frozenset()
+        return not fields or bool(fields & self.model.fields)
 
     def measure(
         self,
@@ -156,31 +149,6 @@ class Bench:
         )
         return replace(comparison, counts_model_time=not is_recorded)
 
-    def count_searches(self, systems: Mapping[str, Settings]) -> int:
-        """Return the largest number of searches that measuring *systems* can make."""
-        if not self.has_model:
-            return len(systems) * len(self.dataset.questions)
-        engines = [self.system.configure(it).middleware.engine for it in systems.values()]
-        return sum(
-            _count_searches(engine, question)
-            for engine in engines
-            for question in self.dataset.questions
-        )
-
-
-def _count_searches(engine: Any, question: Question) -> int:
-    options, history = engine.settings, question.history
-    call = Call(question.text, history, options, Learned(), engine)
-    if options.escalation.mode == "never":
-        return 1
-    prompts = build_prompts(options, question.text, history)
-    fields = {field.name: field for prompt in prompts for field in prompt.fields}
-    count = 1 + sum(max(1, it.max_items) for it in fields.values() if TEXT_FIELDS[it.name].variant)
-    if call.max_searches is not None:
-        # A follow-up question may take one search more than `limits.maxSearches`.
-        count = min(count, max(call.max_searches, 2 if history else 1))
-    return count
-
 
 @contextmanager
 def open_bench(
@@ -201,12 +169,12 @@ def open_bench(
 
     Args:
         data: A data set or its folder; for a *function*, also a file of `load_judged`.
-        settings: The settings that all systems share: the models, prices and fields of results.
+        settings: The settings that all systems share: the models and the fields of results.
         function: Your own function, to call instead of searching an index.
         client: A model to ask instead of the language model of *settings*.
         recordings: Recorded replies to use instead of a model. Other questions are not measured.
         record: A file to write the model's replies to.
-        cache: The folder for the index and all replies. A second run reuses them.
+        cache: The folder for the index. A second run on the same passages reuses it.
         questions: The number of questions to measure, drawn with *seed*. Default: all questions.
         seed: The seed that draws the questions.
         progress: Receives the stage's name, the steps done and their total.
@@ -221,24 +189,19 @@ def open_bench(
         model: LanguageModel | None = None
         if function is not None and is_wrapped:
             has_model = function.fn.middleware.engine.has_model
-            notes = [f"{function.name} uses its own model; its replies are not kept."]
+            notes = [f"{function.name} uses its own model." if has_model else _NO_MODEL]
         elif recordings is not None:
             has_model = True
             model, data, notes = _open_recording(data, recordings, settings)
         else:
             has_model = client is not None or has_language_model(settings)
-            model = stack.enter_context(_open_model(settings, client, cache))
-            kept = (
-                f"Replies of {model.name}. They are kept: one that is used again costs nothing"
-                " more, and counts with the tokens, money and time it took at first."
-            )
-            notes = [kept]
-        if not has_model:
-            notes = [_NO_MODEL]
-        if record is not None:
-            if model is None or not has_model:
+            if record is not None and not has_model:
                 raise ConfigError(f"--record needs a language model. {_NO_MODEL}", path="record")
-            model = RecordingModel(model, record)
+            asked = make_language_model(client, settings)
+            if client is None and isinstance(asked, OpenAIModel):
+                stack.callback(asked.close)
+            model = RecordingModel(asked, record)
+            notes = [f"Replies of {model.name}." if has_model else _NO_MODEL]
         if questions is not None and questions < len(data.questions):
             notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
             data = data.sampled(questions, seed=seed)
@@ -291,24 +254,6 @@ def _open_recording(
         notes.append(f"{count} of {total} questions were recorded; the others are skipped.")
     prices = Prices(name, llm.input_price, llm.output_price)
     return replayed.priced_as(prices), recorded, notes
-
-
-@contextmanager
-def _open_model(
-    settings: Options,
-    client: Any,
-    cache: Path,
-) -> Iterator[LanguageModel]:
-    model = make_language_model(client, settings)
-    addresses = [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
-    options = f"{settings.llm} {addresses}"
-    cached = CachedModel(model, cache / "cache.sqlite", options=options)
-    try:
-        yield cached
-    finally:
-        cached.close()
-        if client is None and isinstance(model, OpenAIModel):
-            model.close()
 
 
 @contextmanager

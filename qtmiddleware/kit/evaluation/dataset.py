@@ -41,9 +41,8 @@ from qtmiddleware.types import Message
 
 # The judgements: grades by question id and passage id. A grade above 0 means relevant.
 Qrels = Mapping[str, Mapping[str, int]]
-# The memory that ir-measures needs grows with the highest grade.
-HIGHEST_GRADE: Final = 10_000
-QUESTION_NAMES: Final = ("question", "query", "text", "user_input", "input")
+# The last name is that of the query log.
+QUESTION_NAMES: Final = ("question", "query", "text", "user_input", "input", "queries")
 TABLES: Final = (".csv", ".tsv")
 _OWN_ID_NAMES: Final = ("_id", "question_id", "query_id", "qid")
 _IDS_NAMES: Final = (
@@ -122,10 +121,9 @@ class Dataset:
     def load(cls, folder: str | Path) -> Dataset:
         """Load the passages, the judged questions and the judgements of a data set's folder.
 
-        To read one file of judgements only, name it instead of the folder, such as
-        ``my-set/qrels/test.tsv``. Raises `ConfigError` with the file and line of an error.
+        Raises `ConfigError` with the file and line of an error.
         """
-        root, files = _find_judgements(folder)
+        root = Path(folder).expanduser()
         if root.is_file():
             raise ConfigError(
                 f"{root} is a file{_FOLDER}. To measure a function of yours, a file with questions"
@@ -140,7 +138,7 @@ class Dataset:
                 if passage.id in passages:
                     raise ValueError(f"the id {passage.id!r} occurs a second time")
             passages[passage.id] = passage
-        data = _load_folder(root, files, passages)
+        data = _load_folder(root, passages, needs_judgements=True)
         return replace(data, passages=tuple(passages.values())).only(data.qrels)
 
     def only(self, ids: Collection[str]) -> Dataset:
@@ -197,40 +195,46 @@ def load_judged(path: str | Path) -> Dataset:
 
 
 def _load(path: str | Path, *, needs_judgements: bool) -> Dataset:
-    root, files = _find_judgements(path)
+    root = Path(path).expanduser()
     if root.is_dir():
-        data = _load_folder(root, files if needs_judgements or files else None)
+        data = _load_folder(root, needs_judgements=needs_judgements)
         return data.only(data.qrels) if needs_judgements else data
     builder = _Builder(needs_judgements=needs_judgements)
-    for place, record in _read_records(root):
+    for place, record in _read_records(root, needs_judgements=needs_judgements):
         with _name_place_in_errors(root, place):
             builder.add(record)
     if not builder.questions:
         kind = "questions with the ids of their passages" if needs_judgements else "questions"
         raise ConfigError(f"{root} must hold {kind}; it holds none", path=str(root))
-    return Dataset(root.stem, (), tuple(builder.questions.values()), builder.qrels)
+    return builder.build(root.stem)
 
 
 class _Builder:
+    """Puts a data set together from the records of a file."""
+
     def __init__(self, *, needs_judgements: bool = False) -> None:
         self.questions: dict[str, Question] = {}
         self.qrels: dict[str, dict[str, int]] = {}
         self._needs_judgements = needs_judgements
         self._by_text: dict[str, str] = {}
 
+    def build(self, name: str) -> Dataset:
+        return Dataset(name, (), tuple(self.questions.values()), self.qrels)
+
     def add(self, record: Any) -> None:
         if not isinstance(record, Mapping):
             raise ValueError("must be a JSON object")
-        named = {
-            re.sub(r"[\s-]+", "_", str(name).strip().casefold()): value
-            for name, value in record.items()
-        }
+        named = {_normalise_name(name): value for name, value in record.items()}
         fields = {name: value for name, value in named.items() if not _is_blank(value)}
         text = _find(fields, QUESTION_NAMES)
+        if isinstance(text, list):
+            text = next(iter(text), None)
         if not isinstance(text, str):
             raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
         # White space around a question is not part of what a user would ask.
         text = text.strip()
+        if any(name in named and name not in fields for name in _GRADE_NAMES):
+            raise ValueError("has no grade. Fill it in, or remove the row")
         texts = _parse_texts(_find(fields, _TEXTS_NAMES))
         ids = _find(fields, _IDS_NAMES)
         if ids is None and not texts and self._needs_judgements and "id" in fields:
@@ -241,8 +245,6 @@ class _Builder:
             if ids and ids[0] not in texts:
                 # The ids and the texts of the same passages, in the same order.
                 texts = dict(zip(ids, texts.values(), strict=False))
-            if any(_is_blank(named.get(name, 1)) for name in _GRADE_NAMES):
-                raise ValueError("has no grade. Fill it in, or remove the row")
             ids = dict.fromkeys(ids or texts, _find(fields, _GRADE_NAMES))
         if not ids and self._needs_judgements:
             raise ValueError(
@@ -257,9 +259,13 @@ class _Builder:
         self.questions[question_id] = replace(
             known, relevant_texts={**known.relevant_texts, **texts}
         )
-        if ids:
-            grades = {str(id_): _parse_grade(grade) for id_, grade in ids.items()}
-            _merge_grades(self.qrels.setdefault(question_id, {}), grades)
+        for id_, grade in ids.items():
+            self.add_grade(question_id, str(id_), _parse_grade(grade))
+
+    def add_grade(self, question_id: str, passage_id: str, grade: int) -> None:
+        grades = self.qrels.setdefault(question_id, {})
+        if grades.setdefault(passage_id, grade) != grade:
+            raise ValueError(f"judges {passage_id!r} a second time, with another grade")
 
     def _choose_id(self, text: str, fields: Mapping[str, Any], *, has_ids: bool) -> str:
         own_id = _find(fields, _OWN_ID_NAMES)
@@ -274,6 +280,10 @@ class _Builder:
 
 def _find(fields: Mapping[str, Any], names: Collection[str]) -> Any:
     return next((fields[name] for name in names if name in fields), None)
+
+
+def _normalise_name(name: Any) -> str:
+    return re.sub(r"[\s-]+", "_", str(name).strip().casefold())
 
 
 def _is_blank(value: Any) -> bool:
@@ -319,21 +329,13 @@ def _parse_grade(value: Any) -> int:
     text = "1" if value is None else str(value).strip().casefold()
     if text in _GRADE_WORDS:
         return _GRADE_WORDS[text]
-    if re.fullmatch(r"-?[0-9]{1,9}(\.0*)?", text) and int(float(text)) <= HIGHEST_GRADE:
+    # The memory that ir-measures needs grows with the highest grade.
+    if re.fullmatch(r"-?[0-9]{1,4}(\.0*)?", text):
         return int(float(text))
     raise ValueError(
-        f"has {text[:40]!r} as a grade. A grade is a whole number of at most {HIGHEST_GRADE:,}, or"
-        " yes or no; 0 and no mean not relevant. Rename the column if it holds something else"
+        f"has {text[:40]!r} as a grade. A grade is a whole number of at most 9,999, or yes or no;"
+        " 0 and no mean not relevant. Rename the column if it holds something else"
     )
-
-
-def _merge_grades(
-    known: dict[str, int],
-    grades: Mapping[str, int],
-) -> None:
-    for passage, grade in grades.items():
-        if known.setdefault(passage, grade) != grade:
-            raise ValueError(f"judges {passage!r} a second time, with another grade")
 
 
 def _parse_metadata(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,9 +356,9 @@ def _check_metadata(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_history(record: Mapping[str, Any]) -> tuple[Message, ...]:
-    history = record.get("history") or _check_metadata(record).get("history") or ()
+    history = record.get("history") or _check_metadata(record).get("history") or []
     try:
-        turns = [(turn["role"], turn["content"]) for turn in history]
+        turns = [(turn["role"], turn["content"]) for turn in _read_list(history)]
     except (TypeError, KeyError):
         turns = [(None, None)]
     if not all(isinstance(value, str) for turn in turns for value in turn):
@@ -367,17 +369,10 @@ def _parse_history(record: Mapping[str, Any]) -> tuple[Message, ...]:
 # --- folders --------------------------------------------------------------------------------------
 
 
-def _find_judgements(path: str | Path) -> tuple[Path, list[Path]]:
-    root = Path(path).expanduser()
-    if root.parent.name == "qrels" and root.suffix == ".tsv":
-        return root.parent.parent, [root]
-    return root, sorted((root / "qrels").glob("*.tsv"))
-
-
 def _load_folder(
-    root: Path, files: list[Path] | None, passage_ids: Collection[str] | None = None
+    root: Path, passage_ids: Collection[str] | None = None, *, needs_judgements: bool
 ) -> Dataset:
-    """Return the questions of a data set's folder, and the judgements in *files*."""
+    """Return the questions of a data set's folder, and its judgements if there are some."""
     builder, queries = _Builder(), root / "queries.jsonl"
     for number, text in read_lines(queries, _FOLDER):
         with name_line_in_errors(queries, number):
@@ -385,33 +380,30 @@ def _load_folder(
             if str(record.get("_id")) in builder.questions:
                 raise ValueError(f"the id {record['_id']!r} occurs a second time")
             builder.add(record)
-    data = Dataset(root.resolve().name, (), tuple(builder.questions.values()), builder.qrels)
-    if files is None:
-        return data
-    if not files:
+    files = sorted((root / "qrels").glob("*.tsv"))
+    if needs_judgements and not files:
         folder = root / "qrels"
         raise ConfigError(f"{folder} must hold a .tsv file with judgements", path=str(folder))
-    qrels: dict[str, dict[str, int]] = {}
+    if files:
+        builder.qrels = {}
     for file in files:
         for number, text in read_lines(file, _FOLDER):
-            columns = [column.strip() for column in text.split("\t" if "\t" in text else None)]
+            columns = [column.strip() for column in text.split("\t")]
             # A header names the last column, which holds grades everywhere else.
             if number == 1 and columns[-1][:1].isalpha():
                 continue
             with name_line_in_errors(file, number):
-                # Four columns are TREC's older layout, whose second column has no information.
-                if len(columns) not in (3, 4):
+                if len(columns) != 3:
                     raise ValueError(
                         "is not a question's id, a passage's id and a grade, separated by tabs"
                     )
-                question_id, passage_id = columns[0], columns[-2]
+                question_id, passage_id, grade = columns
                 if question_id not in builder.questions:
                     raise ValueError(f"judges {question_id!r}, which is not in queries.jsonl")
                 if passage_ids is not None and passage_id not in passage_ids:
                     raise ValueError(f"judges {passage_id!r}, which is not in corpus.jsonl")
-                grades = {passage_id: _parse_grade(columns[-1])}
-                _merge_grades(qrels.setdefault(question_id, {}), grades)
-    return replace(data, qrels=qrels)
+                builder.add_grade(question_id, passage_id, _parse_grade(grade))
+    return builder.build(root.resolve().name)
 
 
 def _parse_passage(record: Mapping[str, Any]) -> Passage:
@@ -429,10 +421,10 @@ def _parse_passage(record: Mapping[str, Any]) -> Passage:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _read_records(file: Path) -> Iterator[tuple[str, Any]]:
+def _read_records(file: Path, *, needs_judgements: bool) -> Iterator[tuple[str, Any]]:
     text = read_text(file)
     if file.suffix.lower() in TABLES:
-        yield from _read_table(file, text)
+        yield from _read_table(file, text, needs_judgements=needs_judgements)
         return
     whole: Any = None
     try:
@@ -477,8 +469,7 @@ def _find_list(whole: dict[str, Any]) -> list[Any]:
 
 
 def _read_table(
-    file: Path,
-    text: str,
+    file: Path, text: str, *, needs_judgements: bool
 ) -> Iterator[tuple[str, dict[str, str]]]:
     header = next(filter(None, map(str.strip, text.splitlines())), "")
     separator = max(_SEPARATORS, key=header.count)
@@ -507,21 +498,29 @@ def _read_table(
             yield f"line {number}", dict(zip(names, cells, strict=False))
         elif any(cells):
             names = cells
-            if {name.casefold() for name in names}.isdisjoint(QUESTION_NAMES):
-                shown = ", ".join(repr(name[:40]) for name in names[:6])
-                raise ConfigError(
-                    f"{file} must name a column question in its first line, not {shown}",
-                    path=str(file),
-                )
+            _check_columns(file, names, "question", QUESTION_NAMES)
+            if needs_judgements:
+                _check_columns(file, names, "id", ("id", *_IDS_NAMES, *_TEXTS_NAMES))
 
 
-def read_text(file: Path) -> str:
-    """Return the text of *file*. Raises `ConfigError` if it is no text."""
+def _check_columns(file: Path, names: list[str], column: str, accepted: Collection[str]) -> None:
+    if {_normalise_name(name) for name in names}.isdisjoint(accepted):
+        shown = ", ".join(repr(name[:40]) for name in names[:6])
+        raise ConfigError(
+            f"{file} must name a column {column} in its first line, not {shown}", path=str(file)
+        )
+
+
+def read_text(file: Path, advice: str = "") -> str:
+    """Return the text of *file*. Raises `ConfigError` with *advice* if it cannot be read."""
     try:
         with open_regular_file(file, follow_link=True) as stream:
             content = stream.read()
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}", path=str(file)) from error
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}{advice}", path=str(file)
+        ) from error
+    # Windows programs may begin a file with a byte order mark, and PowerShell writes UTF-16.
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         return content.decode(encoding)
@@ -534,33 +533,17 @@ def read_text(file: Path) -> str:
         ) from None
 
 
-def read_lines(
-    path: Path,
-    advice: str = "",
-) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
     """Yield the number, from 1, and the text of each line that is not blank.
 
-    Raises `ConfigError` with *advice* if the file cannot be read, and with the number of a line
-    that is not UTF-8.
+    Raises `ConfigError` with *advice* if the file cannot be read.
     """
-    try:
-        with open_regular_file(path, follow_link=True) as file:
-            for number, raw in enumerate(file, 1):
-                with name_line_in_errors(path, number):
-                    # Windows programs may begin a file with a byte order mark.
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
-                if text.strip():
-                    yield number, text
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}{advice}", path=str(path)
-        ) from error
+    for number, line in enumerate(read_text(path, advice).split("\n"), 1):
+        if line.strip():
+            yield number, line.strip("\r")
 
 
-def name_line_in_errors(
-    path: Path,
-    number: int,
-) -> AbstractContextManager[None]:
+def name_line_in_errors(path: Path, number: int) -> AbstractContextManager[None]:
     """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names the line."""
     return _name_place_in_errors(path, f"line {number}")
 
@@ -570,9 +553,8 @@ def _name_place_in_errors(path: Path, place: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         # "from None", because the handled error may hold the whole line.
-        raise ConfigError(f"{path} {place}: {why}", path=str(path)) from None
+        raise ConfigError(f"{path} {place}: {error}", path=str(path)) from None
 
 
 def parse_json_object(text: str) -> dict[str, Any]:

@@ -42,7 +42,9 @@ def format_gain(difference: Difference) -> str:
 
 
 def describe_chance(difference: Difference) -> str:
-    """Return that *difference* may be chance, and why if its interval does not include 0."""
+    """Return whether *difference* may be chance, and why if its interval does not include 0."""
+    if difference.is_significant:
+        return "is more than chance"
     if difference.low <= 0 <= difference.high:
         return "may be chance"
     p, count = difference.p_holm, difference.tests

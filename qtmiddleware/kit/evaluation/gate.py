@@ -15,64 +15,27 @@ from qtmiddleware.kit.evaluation.compare import Comparison
 from qtmiddleware.kit.evaluation.dataset import Dataset, read_text
 from qtmiddleware.kit.evaluation.measures import (
     FEW,
-    MEASURES,
     PRIMARY,
-    SIGNIFICANT,
     TOLERANCE,
     Difference,
-    compute_sign_test_p_value,
     difference,
     holm,
 )
 from qtmiddleware.preprocessing.text import format_count
 
 Verdict = Literal["worse", "not worse", "inconclusive"]
-# The values of one measure, by system and question id.
+# The values of nDCG@10, by system and question id.
 Values = Mapping[str, Mapping[str, float]]
 
 _HOW: Final = "write it with: qtm bench ... --json > base.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """When a system counts as worse than the baseline.
-
-    *bound* is the largest loss that is allowed, from -1 to 0. ``None``: a loss that is more than
-    chance is too much.
-    """
-
-    text: str = "worse"
-    measure: str = PRIMARY
-    bound: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Rule:
-        """Return the rule in *text*: ``worse``, or a measure and a change such as ``AP -0.01``."""
-        name, _, number = " ".join(text.split()).partition(" ")
-        if (name.casefold(), number) == ("worse", ""):
-            return cls()
-        measure = {it.casefold(): it for it in MEASURES}.get(name.casefold())
-        try:
-            bound = float(number)
-        except ValueError:
-            bound = 1.0
-        if measure is None or not -1.0 <= bound <= 0.0:
-            raise ConfigError(
-                "--fail-if must be worse, or a measure and a change from -1 to 0, such as"
-                f' "{PRIMARY} -0.01" for a loss of one point, not {text!r}. The measures are'
-                f" {', '.join(MEASURES)}",
-                path="--fail-if",
-                value=text,
-            )
-        return cls(f"{measure} {number}", measure, bound)
-
-
-@dataclass(frozen=True, slots=True)
 class Baseline:
-    """The figures of an earlier run: the values of each measure, by system and question id."""
+    """The figures of an earlier run."""
 
     name: str
-    values: Mapping[str, Values] = field(repr=False)
+    values: Values = field(repr=False)
     fingerprints: Mapping[str, str] = field(repr=False)
     model: str | None
 
@@ -90,17 +53,18 @@ class Baseline:
     @classmethod
     def from_report(cls, report: Any, name: str) -> Baseline:
         """Return the baseline in *report*, the parsed output of ``qtm bench --json``."""
-        values: dict[str, dict[str, dict[str, float]]] = {}
         try:
-            for system in report["systems"]:
-                for measure, by_id in system["perQuery"].items():
-                    numbers = {id_: _read_value(value) for id_, value in by_id.items()}
-                    values.setdefault(measure, {})[str(system["name"])] = numbers
+            values = {
+                str(system["name"]): {
+                    id_: _read_value(value) for id_, value in system["perQuery"][PRIMARY].items()
+                }
+                for system in report["systems"]
+            }
             baseline = cls(name, values, dict(report["fingerprints"]), report.get("model"))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise _refuse(name, f"must hold what qtm bench --json prints; {_HOW}") from None
-        if not any(values.get(PRIMARY, {}).values()):
-            raise _refuse(name, f"must hold judged questions; {_HOW}, with judgements in --data")
+        if not any(values.values()):
+            raise _refuse(name, f"must hold judged questions; {_HOW}")
         return baseline
 
     def check_dataset(self, dataset: Dataset) -> None:
@@ -114,20 +78,14 @@ class Baseline:
                 f" the same --function, --data, --recordings and --questions, or {_HOW}",
             )
 
-    def check_systems(
-        self,
-        systems: Collection[str],
-        rule: Rule,
-    ) -> None:
-        """Raise `ConfigError` if the baseline has none of *systems*, or not the measure."""
-        known = self.values.get(rule.measure)
-        if not known:
-            raise _refuse(self.name, f"has no {rule.measure}; {_HOW}")
-        if known.keys().isdisjoint(systems):
+    def check_systems(self, systems: Collection[str]) -> None:
+        """Raise `ConfigError` if the baseline has none of *systems*."""
+        if self.values.keys().isdisjoint(systems):
             raise _refuse(
                 self.name,
                 f"must hold one of the systems {figures.join_names(systems)}, not"
-                f" {figures.join_names(known)}. Name the same ones with --systems or --config",
+                f" {figures.join_names(self.values)}. Name the same ones with --systems or"
+                " --config",
             )
 
 
@@ -143,15 +101,20 @@ def _read_value(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one system since the baseline. All p-values are corrected after Holm."""
+    """The change of one system since the baseline. The p-value is corrected after Holm."""
 
     name: str
     before: float
     after: float
     difference: Difference
     gains: Mapping[str, float] = field(repr=False)
-    sign_p: float = 1.0
-    verdict: Verdict = "not worse"
+
+    @property
+    def verdict(self) -> Verdict:
+        """``worse`` if the mean fell by more than chance."""
+        if self.difference.is_significant and self.difference.gain < 0:
+            return "worse"
+        return "inconclusive" if len(self.gains) < FEW else "not worse"
 
     @property
     def worse_count(self) -> int:
@@ -171,28 +134,23 @@ class Change:
     def to_dict(self) -> dict[str, Any]:
         """Return the change as a dict, ready for JSON."""
         return {
-            **figures.to_json(self, leave_out=("gains", "sign_p")),
+            **figures.to_json(self, "verdict", leave_out=("gains",)),
             "better": self.better_count,
             "worse": self.worse_count,
-            "signPHolm": self.sign_p,
             "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()],
         }
 
 
-def measure_changes(
-    before: Values, after: Values, rule: Rule, *, seed: int = 0
-) -> tuple[Change, ...]:
+def measure_changes(before: Values, after: Values, *, seed: int = 0) -> tuple[Change, ...]:
     """Return the change of each system that is in both *before* and *after*.
 
     A question that is missing in one of them failed there, and counts as 0.
     """
     changes: list[Change] = []
-    # Two tests per system, "mean NAME" and "sign NAME".
-    p_values: dict[str, float] = {}
-    for name in before:
+    for name, old in before.items():
         if name not in after:
             continue
-        old, new = before[name], after[name]
+        new = after[name]
         gains: dict[str, float] = {}
         for id_ in sorted(old.keys() | new.keys()):
             gain = new.get(id_, 0.0) - old.get(id_, 0.0)
@@ -200,47 +158,31 @@ def measure_changes(
         old_mean = fsum(old.values()) / max(1, len(gains))
         new_mean = fsum(new.values()) / max(1, len(gains))
         test = difference(list(gains.values()), seed=seed)
-        change = Change(name, old_mean, new_mean, test, gains)
-        changes.append(change)
-        # Both tests of each system are corrected for. One that did not change is not tested.
-        if any(gains.values()):
-            p_values[f"mean {name}"] = change.difference.p
-            p_values[f"sign {name}"] = compute_sign_test_p_value(
-                change.better_count, change.worse_count
-            )
-    corrected = holm(p_values)
-    return tuple(_decide(change, corrected, rule) for change in changes)
-
-
-def _decide(change: Change, corrected: Mapping[str, float], rule: Rule) -> Change:
-    """Return *change* with its *corrected* p-values and the verdict."""
-    mean_p, sign_p = (corrected.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
-    test = replace(change.difference, p_holm=mean_p, tests=len(corrected))
-    # With a bound, the mean alone decides. Without one, a loss must be more than chance.
-    if rule.bound is not None:
-        is_worse = test.gain < rule.bound - TOLERANCE
-    else:
-        has_lower_mean = test.is_significant and test.gain < 0
-        has_more_losses = sign_p < SIGNIFICANT and change.worse_count > change.better_count
-        is_worse = has_lower_mean or has_more_losses
-    verdict: Verdict = "worse" if is_worse else "not worse"
-    if not is_worse and rule.bound is None and len(change.gains) < FEW:
-        verdict = "inconclusive"
-    return replace(change, difference=test, sign_p=sign_p, verdict=verdict)
+        changes.append(Change(name, old_mean, new_mean, test, gains))
+    # A system that did not change is not tested.
+    corrected = holm(
+        {change.name: change.difference.p for change in changes if any(change.gains.values())}
+    )
+    return tuple(
+        replace(
+            change,
+            difference=replace(
+                change.difference,
+                p_holm=corrected.get(change.name, 1.0),
+                tests=len(corrected),
+            ),
+        )
+        for change in changes
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The comparison of a run with its baseline.
-
-    *missing* and *new* are the systems that are only in the baseline, and only in this run.
-    """
+    """The comparison of a run with its baseline. *missing* are the systems only in the baseline."""
 
     baseline: str
-    rule: Rule
     changes: tuple[Change, ...]
     missing: tuple[str, ...] = ()
-    new: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -264,12 +206,9 @@ class GateResult:
         if self.verdict == "inconclusive":
             count = format_count(self.question_count, "question is", "questions are")
             return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
-        if self.rule.bound is not None:
-            allowed = figures.format_size(self.rule.bound)
-            return f"No system lost more than the allowed {allowed} points."
+        text = "Found no loss that is more than chance."
         lowest = min(self.changes, key=lambda change: change.difference.low)
         size = figures.format_size(min(0.0, lowest.difference.low))
-        text = "Found no loss that is more than chance."
         if size == "0.0":
             return text
         name = figures.quote_name(lowest.name)
@@ -278,60 +217,47 @@ class GateResult:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The verdict, a sentence for each system, and what else changed."""
-        groups = (("Only in the baseline", self.missing), ("Not in the baseline", self.new))
-        return (
-            f"{self.headline} The baseline is {self.baseline}.",
-            *map(self._describe_change, self.changes),
-            *(f"{label}: {figures.quote_names(names)}." for label, names in groups if names),
-            *self.notes,
-        )
-
-    def _describe_change(self, change: Change) -> str:
-        name, total = figures.quote_name(change.name), format_count(len(change.gains), "question")
-        if not any(change.gains.values()):
-            return f"{name}: no change in {total}."
-        chance = figures.describe_chance(change.difference)
-        if self.rule.bound is not None:
-            over = "more than" if change.verdict == "worse" else "within"
-            chance = f"is {over} the allowed loss of {figures.format_size(self.rule.bound)} points"
-        elif change.verdict == "worse" or change.difference.is_significant:
-            chance = "is more than chance"
-        return (
-            f"{name}: of {total}, {change.worse_count:,} got worse and"
-            f" {change.better_count:,} got better. {self.rule.measure} went from"
-            f" {change.before:.3f} to {change.after:.3f}, by"
-            f" {figures.format_gain(change.difference)} points. This {chance}."
-        )
+        sentences = [f"{self.headline} The baseline is {self.baseline}."]
+        sentences += map(_describe_change, self.changes)
+        if self.missing:
+            sentences.append(f"Only in the baseline: {figures.quote_names(self.missing)}.")
+        return (*sentences, *self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict, ready for JSON."""
         return {
-            **figures.to_json(self, "verdict", "sentences", leave_out=("rule", "changes")),
-            "failIf": self.rule.text,
-            "measure": self.rule.measure,
+            **figures.to_json(self, "verdict", "sentences", leave_out=("changes",)),
+            "measure": PRIMARY,
             "questions": self.question_count,
             "systems": [change.to_dict() for change in self.changes],
         }
 
 
+def _describe_change(change: Change) -> str:
+    name, total = figures.quote_name(change.name), format_count(len(change.gains), "question")
+    if not any(change.gains.values()):
+        return f"{name}: no change in {total}."
+    chance = figures.describe_chance(change.difference)
+    return (
+        f"{name}: of {total}, {change.worse_count:,} got worse and"
+        f" {change.better_count:,} got better. {PRIMARY} went from"
+        f" {change.before:.3f} to {change.after:.3f}, by"
+        f" {figures.format_gain(change.difference)} points. This {chance}."
+    )
+
+
 def compare_with_baseline(
-    baseline: Baseline,
-    comparison: Comparison,
-    rule: Rule | None = None,
-    *,
-    model_name: str | None = None,
+    baseline: Baseline, comparison: Comparison, *, model_name: str | None = None
 ) -> GateResult:
     """Compare *comparison* with *baseline*, question by question.
 
     Raises `ConfigError` if the two cannot be compared, for example because the baseline has
     questions that were not asked.
     """
-    rule = rule or Rule()
-    after = {score.name: score.per_query.values[rule.measure] for score in comparison.systems}
-    baseline.check_systems(after, rule)
-    before = baseline.values[rule.measure]
-    asked = comparison.asked or {id_ for values in after.values() for id_ in values}
-    if unknown := {id_ for values in before.values() for id_ in values} - asked:
+    after = {score.name: score.per_query.values[PRIMARY] for score in comparison.systems}
+    baseline.check_systems(after)
+    before = baseline.values
+    if unknown := {id_ for values in before.values() for id_ in values} - comparison.asked:
         raise _refuse(
             baseline.name,
             f"has {format_count(len(unknown), 'question')} that this run does not have, such as"
@@ -339,10 +265,8 @@ def compare_with_baseline(
         )
     return GateResult(
         baseline.name,
-        rule,
-        measure_changes(before, after, rule, seed=comparison.seed),
+        measure_changes(before, after, seed=comparison.seed),
         missing=tuple(name for name in before if name not in after),
-        new=tuple(name for name in after if name not in before),
         notes=tuple(_list_changed_conditions(baseline.model, model_name, before, after)),
     )
 

@@ -24,7 +24,6 @@ from qtmiddleware.kit.evaluation.measures import Difference, difference, holm
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.prompt import MAX_TOKENS
 
 # The judge scores an answer from 1 to 10 by each of these.
@@ -33,14 +32,12 @@ CRITERIA: Final = ("accuracy", "completeness", "relevance")
 LETTERS: Final = "ABCDEFGHIJKLM"
 MOST_SYSTEMS: Final = len(LETTERS)
 # Judging stops after this many failed questions in a row.
-MOST_FAILURES: Final = 16
+MOST_FAILURES: Final = 8
 _MOST_ANSWER_CHARS: Final = 12_000
 _MOST_REASON_CHARS: Final = 1_000
 _MOST_TURNS: Final = 6
 _SECONDS: Final = 120.0
 _RANKED_TOKENS: Final = 200
-
-logger: Final = get_logger("qtmiddleware.judging")
 
 ANSWERS: Final = Task(
     mode="rank",
@@ -258,8 +255,7 @@ def rank(
 
     The ideal answer is ``answer`` in a question's metadata. Questions without an ideal answer or
     without two answers are skipped. If the answers are equal, the model is not asked. After
-    `MOST_FAILURES` failed questions in a row, or if the service refuses the API key, the remaining
-    questions fail as ``cancelled``, and a warning is logged.
+    `MOST_FAILURES` failed questions in a row, the remaining questions fail as ``cancelled``.
 
     Raises:
         ConfigError: There are more than `MOST_SYSTEMS` systems.
@@ -280,25 +276,15 @@ def rank(
     ranked: list[RankedAnswers] = []
     failures = 0
     for question, texts in judged:
-        ranking = _rank_question(question, texts, runner, chance)
+        ranking = RankedAnswers(question.id, error="cancelled")
+        if failures < MOST_FAILURES:
+            ranking = _rank_question(question, texts, runner, chance)
         ranked.append(ranking)
         # Equal answers are not shown to the judge, so they do not prove that it works.
         if ranking.error != "equal":
             failures = failures + 1 if ranking.error else 0
         if progress is not None:
             progress(len(ranked), len(judged))
-        if failures >= MOST_FAILURES or ranking.error == "unauthorized":
-            left = judged[len(ranked) :]
-            logger.warning(
-                "judging stopped with %d questions left (%s)",
-                len(left),
-                ranking.error,
-                event="judging_given_up",
-                reason=ranking.error,
-                left=len(left),
-            )
-            ranked += [RankedAnswers(question.id, error="cancelled") for question, _ in left]
-            break
     skipped = len(questions) - len(judged)
     return RankedSystems(model.name, tuple(ranked), skipped, runner.cost_usd, seed)
 
@@ -423,11 +409,9 @@ def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
     Tied letters share the mean of their places. The result is empty if *ranking* is not text, or
     does not have each letter once.
     """
-    text = re.sub(r"(?i)\banswers?\b", "", ranking) if isinstance(ranking, str) else ""
-    # Some judges write "b > a". In mixed text, lower-case letters belong to words.
-    if text.islower():
-        text = text.upper()
-    groups = [re.findall(r"[A-Z]", group) for group in re.split(r"[>,;\n]|\b(?i:then)\b", text)]
+    text = ranking.upper() if isinstance(ranking, str) else ""
+    text = re.sub(r"\bANSWERS?\b|\bTHEN\b", "", text)
+    groups = [re.findall(r"[A-Z]", group) for group in re.split(r"[>,;\n]", text)]
     if sorted(name for group in groups for name in group) != sorted(letters):
         return {}
     places: dict[str, float] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra
@@ -138,17 +137,6 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     return Difference(gain, low, high, float(test.pvalue))
 
 
-def compute_sign_test_p_value(
-    better_count: int,
-    worse_count: int,
-) -> float:
-    """Return the p-value of a two-sided sign test; 1.0 if both counts are 0."""
-    from scipy import stats
-
-    count = better_count + worse_count
-    return float(stats.binomtest(better_count, count).pvalue) if count else 1.0
-
-
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Return *p_values* after Holm's correction for their number."""
     corrected: dict[str, float] = {}
@@ -157,17 +145,3 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         least = max(least, min(1.0, p * (len(p_values) - place)))
         corrected[name] = least
     return corrected
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """The values that 50 % and 95 % of all values do not exceed."""
-
-    p50: float = 0.0
-    p95: float = 0.0
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Percentiles:
-        """Return the percentiles of *values*, of which there must be one at least."""
-        ordered = sorted(values)
-        return cls(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.50, 0.95)))

@@ -14,18 +14,18 @@ are optional:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.asking import parse_reply
-from qtmiddleware.kit.evaluation.caches import KeepingModel
 from qtmiddleware.kit.evaluation.dataset import (
     Dataset,
     name_line_in_errors,
@@ -37,7 +37,6 @@ from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.runtime.files import append_line, open_for_writing
-from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -200,22 +199,26 @@ def _normalise(text: Any) -> str:
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
-class RecordingModel(KeepingModel):
-    """Passes every prompt to *inner*, and appends the reply to the recording at *path*.
+class RecordingModel:
+    """Asks the model *inner*, and keeps the reply to each prompt with the time it took.
 
-    The file contains queries and replies. Each query gets one line per prompt mode. A line that the
-    file already contains is not written again. Concurrent threads never mix their lines. Only the
-    owner can read a new file. An existing file keeps its permissions.
+    The same prompt is answered from memory. With *path*, the replies are also appended to a
+    recording, one line per prompt. Only the owner can read a new file. An existing file keeps its
+    permissions.
 
     If a reply has no usable JSON object, or the file cannot be written later, the reply is returned
     but not recorded. The logged warning contains no text of the reply. Raises `ConfigError` if
     *path* is no recording, or cannot be written.
     """
 
-    def __init__(self, inner: LanguageModel, path: str | Path) -> None:
-        super().__init__(inner)
-        self._path = Path(path)
-        self._lock = make_lock()
+    def __init__(self, inner: LanguageModel, path: str | Path | None = None) -> None:
+        self.name = inner.name
+        self.can_async: bool = getattr(inner, "can_async", True)
+        self._inner = inner
+        self._kept: dict[Prompt, Reply] = {}
+        self._path = None if path is None else Path(path)
+        if self._path is None:
+            return
         try:
             make_private_folders(self._path.parent)
             os.close(open_for_writing(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
@@ -223,35 +226,47 @@ class RecordingModel(KeepingModel):
             raise ConfigError(
                 f"the replies cannot be recorded in {path}: {error.strerror}", path="record"
             ) from error
-        lines = read_records(self._path)
-        self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
+        # Nothing is appended to a file that is no recording.
+        list(read_records(self._path))
 
-    def _keep(self, prompt: Prompt, reply: Reply) -> None:
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the kept reply to *prompt*, or ask the model. Its errors pass through."""
+        if prompt in self._kept:
+            return self._kept[prompt]
+        start = perf_counter()
+        return self._keep(prompt, self._inner.complete(prompt, deadline), start)
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the kept reply to *prompt*, or ask the model. Its errors pass through."""
+        if prompt in self._kept:
+            return self._kept[prompt]
+        start = perf_counter()
+        return self._keep(prompt, await self._inner.acomplete(prompt, deadline), start)
+
+    def _keep(self, prompt: Prompt, reply: Reply, start: float) -> Reply:
+        seconds = reply.seconds or perf_counter() - start
+        self._kept[prompt] = replace(reply, seconds=seconds)
+        if self._path is not None:
+            self._record(self._path, prompt, reply)
+        return reply
+
+    def _record(self, path: Path, prompt: Prompt, reply: Reply) -> None:
         # The fields are recorded, not the reply's text, so that other modes can use them too.
         members = {} if reply.truncated else parse_reply(reply, ())
         answer = _keep_valid_values(members, prompt.fields)
         why = "" if answer else "it has none of the requested fields"
+        history = [{"role": message.role, "content": message.content} for message in prompt.history]
+        names = {"query": prompt.query, "history": history, "mode": prompt.mode}
+        line = json.dumps({**names, **answer}, ensure_ascii=False)
         try:
             if answer:
-                with self._lock:
-                    self._append_record(prompt, answer)
+                # Lone surrogates cannot be encoded in UTF-8, so they are escaped as in JSON.
+                append_line(path, line.encode(errors="backslashreplace"))
         except OSError as error:
             why = error.strerror or type(error).__name__
         if why:
             message = "a reply in mode %s was not recorded in %s: %s"
-            _log.warning(message, prompt.mode, self._path, why, event="reply_not_recorded")
-
-    def _append_record(self, prompt: Prompt, answer: Mapping[str, Any]) -> None:
-        history = [{"role": message.role, "content": message.content} for message in prompt.history]
-        key = json.dumps([_normalise(prompt.query), history]).encode()
-        query_id = hashlib.sha256(key).hexdigest()[:16]
-        if (query_id, prompt.mode) in self._written:
-            return
-        names = {"_id": query_id, "query": prompt.query, "history": history, "mode": prompt.mode}
-        line = json.dumps({**names, **answer}, ensure_ascii=False)
-        # Lone surrogates cannot be encoded in UTF-8, so they are escaped as in JSON.
-        append_line(self._path, line.encode(errors="backslashreplace"))
-        self._written.add((query_id, prompt.mode))
+            _log.warning(message, prompt.mode, path, why, event="reply_not_recorded")
 
 
 def load_recording(

@@ -9,26 +9,19 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.compare import Comparison, SystemScore
 from qtmiddleware.kit.evaluation.dataset import Dataset
 from qtmiddleware.kit.evaluation.figures import UNKNOWN, quote_name
 from qtmiddleware.kit.evaluation.gate import GateResult
-from qtmiddleware.kit.evaluation.judge import (
-    CRITERIA,
-    RankedAnswers,
-    Standing,
-)
 from qtmiddleware.kit.evaluation.measures import (
     FEW,
     PRIMARY,
     TOLERANCE,
 )
-from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide
-from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.protocols import Passage
 
@@ -40,6 +33,7 @@ MARK: Final = "*"
 _WORST: Final = 10
 _FOUND: Final = 10
 _LONGEST: Final = 4_000
+_NO_DATA: Final = Dataset("", (), (), {})
 # Only this page's own style may be used. The browser recognises the style by its hash.
 _POLICY: Final = "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
@@ -70,11 +64,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, Callable[[SystemScore], str]]]] = {
     ),
     "+ms p50": (
         "milliseconds added, median of the questions",
-        lambda score: figures.format_milliseconds(score.added_ms.p50),
-    ),
-    "p95": (
-        "milliseconds added, at most this for 95 of 100 questions",
-        lambda score: figures.format_milliseconds(score.added_ms.p95),
+        lambda score: figures.format_milliseconds(score.added_ms),
     ),
     "searches": (
         "searches of the index per question",
@@ -103,7 +93,7 @@ def rows(comparison: Comparison) -> list[list[str]]:
     """
     lines = []
     for score in comparison.systems:
-        cells = {name: show(score) for name, (_, show) in _COLUMNS.items()}
+        cells = {name: format_cell(score) for name, (_, format_cell) in _COLUMNS.items()}
         if score.name == comparison.baseline:
             cells["gain [95%]"] = UNKNOWN
         lines.append([shorten_text(score.name, figures.NAME_LENGTH), *cells.values()])
@@ -120,75 +110,78 @@ def count_relevant_first(score: SystemScore) -> int:
 
 def verdict(comparison: Comparison) -> str:
     """Return the verdict on *comparison* in a few sentences."""
-    return " ".join(_summarise(comparison))
+    return f"{_write_headline(comparison)} {_write_details(comparison)}"
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
     """Return the system with the largest significant gain; ``None`` if there is none."""
-    return _find_largest_gain(filter(_has_significant_gain, comparison.challengers))
+    return _find_largest_gain(filter(_has_significant_gain, _list_working(comparison)))
+
+
+def _list_working(comparison: Comparison) -> list[SystemScore]:
+    # If every answer is degraded, a gain does not come from the system's own settings.
+    return [score for score in comparison.challengers if score.degraded < len(score.runs)]
 
 
 def _has_significant_gain(score: SystemScore) -> bool:
-    # If every answer is degraded, the gain does not come from the system's own settings.
-    is_gain = score.difference.is_significant and score.difference.gain > TOLERANCE
-    return is_gain and score.degraded < len(score.runs)
+    return score.difference.is_significant and score.difference.gain > TOLERANCE
 
 
 def _find_largest_gain(scores: Iterable[SystemScore]) -> SystemScore | None:
     return max(scores, key=lambda score: score.difference.gain, default=None)
 
 
-def _find_best_with_losses(comparison: Comparison) -> SystemScore | None:
-    """Return the system with the largest gain of those that make a question worse."""
-    return _find_largest_gain(score for score in comparison.challengers if score.worst(1))
-
-
-class _Summary(NamedTuple):
-    """The verdict in two texts: one sentence, and the sentences with its figures."""
-
-    headline: str
-    details: str
-
-
-def _summarise(comparison: Comparison) -> _Summary:
+def _write_headline(comparison: Comparison) -> str:
     base, winner = comparison[comparison.baseline], find_winner(comparison)
-    name, before = quote_name(base.name), count_relevant_first(base)
-    total = format_count(comparison.questions, "question")
+    before, total = count_relevant_first(base), format_count(comparison.questions, "question")
     if winner is None:
-        details = _describe_gains_and_losses(comparison)
-        if (loser := _find_best_with_losses(comparison)) is not None:
-            worse = format_count(_count_losses(loser), "question gets worse", "questions get worse")
-            details += f" With {quote_name(loser.name)}, {worse}."
-        if comparison.questions < FEW:
-            details += " With so few questions, only a large difference can be seen."
-        headline = (
-            f"No system is clearly better than {name}, which has the right passage first for"
-            f" {before:,} of {total}."
+        return (
+            f"No system is clearly better than {quote_name(base.name)}, which has the right passage"
+            f" first for {before:,} of {total}."
         )
-        return _Summary(headline, details)
-    gain = f"{quote_name(winner.name)} gains {_describe_gain(winner)} over {name}."
-    details = f"{gain} {_describe_price(comparison, winner)}"
-    return _Summary(_write_headline(winner, before, total), details)
-
-
-def _count_losses(score: SystemScore) -> int:
-    return sum(gain < -TOLERANCE for gain in score.gains.values())
-
-
-def _write_headline(winner: SystemScore, before: int, total: str) -> str:
-    """Return for how many of the *total* questions the winner is better, and for how many worse.
-
-    *before* is the number of questions for which the baseline has the right passage first.
-    """
-    helped = sum(gain > TOLERANCE for gain in winner.gains.values())
-    hurt = _count_losses(winner)
-    worse = format_count(hurt, "gets worse", "get worse") if hurt else "none gets worse"
     after = count_relevant_first(winner)
     if after > before:
         first = f"{after:,} of {total} instead of {before:,}"
-        return f"The right passage comes first for {first}; {worse}."
-    verb = "gets" if helped == 1 else "get"
-    return f"{helped:,} of {total} {verb} better and {worse}."
+        return f"The right passage comes first for {first}; {_count_worse(winner)}."
+    return f"{_count_better(winner, total)} and {_count_worse(winner)}."
+
+
+def _count_better(score: SystemScore, total: str) -> str:
+    better = sum(gain > TOLERANCE for gain in score.gains.values())
+    return f"{better:,} of {total} {'gets' if better == 1 else 'get'} better"
+
+
+def _count_worse(score: SystemScore) -> str:
+    worse = sum(gain < -TOLERANCE for gain in score.gains.values())
+    return format_count(worse, "gets worse", "get worse") if worse else "none gets worse"
+
+
+def _write_details(comparison: Comparison) -> str:
+    winner = find_winner(comparison)
+    if winner is not None:
+        gain = f"{quote_name(winner.name)} gains {_describe_gain(winner)}"
+        return (
+            f"{gain} over {quote_name(comparison.baseline)}. {_describe_price(comparison, winner)}"
+        )
+    best = _find_largest_gain(_list_working(comparison))
+    text = "No system gained anything."
+    if best is not None and best.difference.gain > TOLERANCE:
+        total = format_count(comparison.questions, "question")
+        text = (
+            f"The largest gain, {_describe_gain(best)} by {quote_name(best.name)},"
+            f" {figures.describe_chance(best.difference)}: {_count_better(best, total)} and"
+            f" {_count_worse(best)}."
+        )
+    worse = [
+        quote_name(score.name)
+        for score in comparison.challengers
+        if score.difference.is_significant and score.difference.gain < -TOLERANCE
+    ]
+    if worse:
+        text += f" Significantly worse: {figures.join_names(worse)}."
+    if comparison.questions < FEW:
+        text += " With so few questions, only a large difference can be seen."
+    return text
 
 
 def _describe_gain(score: SystemScore) -> str:
@@ -198,38 +191,23 @@ def _describe_gain(score: SystemScore) -> str:
 
 
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
-    remark = "" if comparison.counts_model_time else ", without the model’s own time"
-    adds = f"It adds {figures.format_duration(best.added_ms.p50)} (median"
+    adds = f"It adds {figures.format_duration(best.added_ms)} (median"
     if not best.llm_calls:
         return f"{adds}) and calls no model."
+    remark = "" if comparison.counts_model_time else ", without the model’s own time"
     cost = best.usd_per_thousand
     price = "at an unknown price"
     if cost is not None:
         price = f"for {figures.format_dollars(cost)} per 1,000 questions"
     calls = figures.format_number(best.calls_per_question)
     text = f"{adds}{remark}) and calls the model {calls} times per question, {price}."
-    free = [score for score in comparison.challengers if not score.llm_calls]
-    gained = _find_largest_gain(filter(_has_significant_gain, free)) or _find_largest_gain(free)
-    if gained is None or gained.difference.gain <= TOLERANCE:
+    free = _find_largest_gain(it for it in comparison.challengers if not it.llm_calls)
+    if free is None or free.difference.gain <= TOLERANCE:
         return f"{text} No system gains without a model."
-    gain, chance = figures.format_gain(gained.difference), ""
-    if not _has_significant_gain(gained):
-        chance = f", which {figures.describe_chance(gained.difference)}"
-    return f"{text} Without a model, {quote_name(gained.name)} gains {gain}{chance}."
-
-
-def _describe_gains_and_losses(comparison: Comparison) -> str:
-    best = _find_largest_gain(comparison.challengers)
-    text = "No system gained anything."
-    if best is not None and best.difference.gain > TOLERANCE:
-        chance = figures.describe_chance(best.difference)
-        text = f"The largest gain, {_describe_gain(best)} by {quote_name(best.name)}, {chance}."
-    worse = [
-        quote_name(score.name)
-        for score in comparison.challengers
-        if score.difference.is_significant and score.difference.gain < -TOLERANCE
-    ]
-    return f"{text} Significantly worse: {figures.join_names(worse)}." if worse else text
+    gain, chance = figures.format_gain(free.difference), ""
+    if not free.difference.is_significant:
+        chance = f", which {figures.describe_chance(free.difference)}"
+    return f"{text} Without a model, {quote_name(free.name)} gains {gain}{chance}."
 
 
 # --- the report -----------------------------------------------------------------------------------
@@ -289,13 +267,13 @@ class Report:
 
 
 def report_comparison(
-    comparison: Comparison, data: Dataset | None = None, gate: GateResult | None = None
+    comparison: Comparison, data: Dataset = _NO_DATA, gate: GateResult | None = None
 ) -> Report:
     """Return a report on *comparison*, and with *gate* on what changed since an earlier run.
 
     *data* has the texts of questions and passages, to show the questions that got worse.
     """
-    headline, details = _summarise(comparison)
+    headline, details = _write_headline(comparison), _write_details(comparison)
     explained = "; ".join(f"{name}: {meaning}" for name, (meaning, _) in _COLUMNS.items())
     if not comparison.counts_model_time:
         explained += " (milliseconds are without the model’s own time)"
@@ -308,7 +286,8 @@ def report_comparison(
             rows(comparison),
         )
     ]
-    shown = find_winner(comparison) or _find_best_with_losses(comparison)
+    losers = [score for score in comparison.challengers if score.worst(1)]
+    shown = find_winner(comparison) or _find_largest_gain(losers)
     if shown is not None and (worst := shown.worst(_WORST)):
         entries = [_build_worse_entry(comparison, shown, id_, data) for id_, _ in worst]
         heading = f"Questions that get worse most with {shown.name}"
@@ -334,39 +313,25 @@ def _build_gate_section(gate: GateResult) -> Section:
     for change in gate.changes:
         worst = [f"{id_[:40]} ({figures.format_points(gain)})" for id_, gain in change.worst()]
         table.append((change.name, ", ".join(worst)))
-    heading = f"Questions that lost most {gate.rule.measure} since {gate.baseline}"
+    heading = f"Questions that lost most {PRIMARY} since {gate.baseline}"
     return Section(heading, "Losses are in points (hundredths).", ("system", "questions"), table)
 
 
 def _build_worse_entry(
-    comparison: Comparison, score: SystemScore, question_id: str, data: Dataset | None
+    comparison: Comparison, score: SystemScore, question_id: str, data: Dataset
 ) -> Entry:
     base = comparison[comparison.baseline]
     run, base_run = score.runs[question_id], base.runs[question_id]
-    data = data or Dataset("", (), (), {})
-    same_id = (question for question in data.questions if question.id == question_id)
-    question = next(same_id, None)
+    texts = {question.id: question.text for question in data.questions}
     grades = data.qrels.get(question_id, {})
     passages = {passage.id: passage for passage in data.passages}
-    # Without the data set, the question's text is known only from the searched queries.
-    searched = [variant.text for variant in base_run.variants if variant.kind == "original"]
-    text = question.text if question else "".join(searched[:1])
     before = base.per_query.values[PRIMARY][question_id]
     after = score.per_query.values[PRIMARY][question_id]
     relevant = [id_ for id_, grade in grades.items() if grade > 0]
     missed = [id_ for id_ in relevant if id_ not in run.ids[:_FOUND]]
     lists = {
-        "Said before": [
-            (shorten_text(turn.role, 20), shorten_text(turn.content, 160), "")
-            for turn in (question.history[-4:] if question else ())
-        ],
         "What was searched": [
-            (
-                variant.kind,
-                shorten_text(variant.text, 400),
-                f"weight {figures.format_number(variant.weight)}",
-            )
-            for variant in run.variants[:16]
+            (variant.kind, shorten_text(variant.text, 400), "") for variant in run.variants
         ],
         f"{comparison.baseline} found": _list_passages(base_run.ids, grades, passages),
         f"{score.name} found": _list_passages(run.ids, grades, passages),
@@ -376,7 +341,7 @@ def _build_worse_entry(
     }
     return Entry(
         figures.format_points(after - before),
-        shorten_text(text, 400) or question_id,
+        shorten_text(texts.get(question_id, ""), 400) or question_id,
         f"{shorten_text(question_id, 60)}: {PRIMARY} {before:.3f} to {after:.3f}",
         {heading: items for heading, items in lists.items() if items},
     )
@@ -393,79 +358,6 @@ def _list_passages(
         )
         for id_ in ids[:_FOUND]
     ]
-
-
-def report_ranking(side_by_side: SideBySide) -> Report:
-    """Return a report on the judge's rankings. Raises `ConfigError` if there are none."""
-    ranked = side_by_side.ranked
-    if ranked is None:
-        raise ConfigError("a report needs a question with an ideal answer", path="side_by_side")
-    table = Section(
-        "How the systems rank",
-        "Place: the mean place of a system's answers, 1 for the best. The lead in places has its"
-        f" 95% interval; {MARK} marks what is more than chance. Scores are the judge's, from 1 to"
-        " 10.",
-        ("system", "place", f"before {BASELINE}", "best", "of", *CRITERIA),
-        [
-            [
-                *build_standing_row(standing),
-                *(figures.format_number(standing.scores.get(name), 1) for name in CRITERIA),
-            ]
-            for standing in ranked.standings
-        ],
-    )
-    entries = [
-        _build_ranked_entry(row, ranking)
-        for row in side_by_side.questions
-        if (ranking := side_by_side.ranking(row.question)) is not None
-    ]
-    remark = "The answers, what the judge found right (+) and wrong (-) with them, and its reasons."
-    return Report(
-        headline=ranked.headline,
-        details=ranked.remarks,
-        subject=ranked.judge,
-        notes=(),
-        sections=[table, Section("Question by question", remark, entries=entries)],
-        method="The judge ranked all answers to a question at once, in a random order (seed"
-        f" {ranked.seed}) and in the reverse of it. It saw letters instead of names. Intervals are"
-        " bootstrapped over the questions, and the randomisation tests are corrected after Holm. A"
-        " judge is a language model, and may share the tastes of the model that answered. If"
-        " passages are judged, measure the retrieval itself with qtm bench.",
-    )
-
-
-def build_standing_row(standing: Standing) -> list[str]:
-    """Return a system's name, mean place, lead over ``off``, first places and questions."""
-    lead, text = standing.lead, UNKNOWN
-    if lead is not None:
-        mark = MARK if standing.is_ahead else " "
-        text = f"{lead.gain:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]{mark}"
-    counts = (str(standing.firsts), str(standing.questions))
-    return [standing.system, f"{standing.place:.2f}", text, *counts]
-
-
-def _build_ranked_entry(
-    row: AskedQuestion,
-    ranking: RankedAnswers,
-) -> Entry:
-    labels = [f"{standing.rank}. {standing.system}" for standing in ranking.standings]
-    answers = []
-    for label, standing in zip(labels, ranking.standings, strict=True):
-        answer = row[standing.system].answer
-        remarks = [f"+ {text}" for text in dict.fromkeys(filter(None, standing.strengths))]
-        remarks += [f"- {text}" for text in dict.fromkeys(filter(None, standing.weaknesses))]
-        text = "" if answer is None else shorten_text(answer.text, 2_000)
-        answers.append((label, text, shorten_text(" ".join(remarks), 400)))
-    return Entry(
-        ranking.error or ", ".join(labels),
-        shorten_text(row.question.text, 400),
-        "With the answers in reverse order, another one was best." if ranking.is_flip else "",
-        {
-            "Ideal answer": [("", shorten_text(row.question.reference, 2_000), "")],
-            "Answers": answers,
-            "Reasons": [("", shorten_text(reason, 400), "") for reason in ranking.reasons],
-        },
-    )
 
 
 # --- Markdown and the page ------------------------------------------------------------------------

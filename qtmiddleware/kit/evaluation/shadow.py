@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import figures
-from qtmiddleware.kit.evaluation.measures import Percentiles
 from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.preprocessing.text import format_count
 
@@ -56,10 +56,8 @@ class ShadowReport:
             first = f"The first passage would stay the same for {total}"
         cost, plain, ours = record["costUsd"], record["plainMs"], record["ms"]
         price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
-        dropped = f" ({record['dropped']:,} more were dropped, because too many were running)"
         return (
             f"{first}; {f'{same:,}' if same else 'none'} would get the same list.",
-            f"{total} retrieved in shadow mode{dropped if record['dropped'] else ''}.",
             (
                 f"{changed['passages']:.1%} would get other passages:"
                 f" {record['enteredPassages']:.1f} new ones of {record['passages']:.1f} on average."
@@ -94,9 +92,8 @@ class ShadowReport:
             known = [value for value in values if value is not None]
             record[name] = fmean(known) if len(known) == count else None
             if name in ("plainMs", "ms"):
-                record[name] = {"median": median(known), "p95": Percentiles.of(known).p95}
-            elif name == "dropped":
-                record[name] = int(sum(known))
+                slowest = sorted(known)[ceil(0.95 * count) - 1]
+                record[name] = {"median": median(known), "p95": slowest}
         changes = Counter(question.change for question in self.questions)
         shares = {change: changes[change] / max(1, count) for change in _CHANGES}
         return {**record, "changed": shares}
@@ -138,8 +135,6 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     kept = _read_number(shadow["kept"])
     change = "order" if kept == len(ours) == len(plain) else "passages"
     cost = trace["cost_usd"]
-    if cost is not None:
-        cost = _read_number(cost)
     numbers = {
         "otherFirst": shadow["same_first"] is not True,
         "enteredPassages": max(0.0, len(ours) - kept),
@@ -148,11 +143,9 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
         "searches": _read_number(trace["searches"]),
         "llmCalls": _read_number(trace["llm_calls"]),
         "tokens": _read_number(trace["input_tokens"]) + _read_number(trace["output_tokens"]),
-        "costUsd": cost,
+        "costUsd": None if cost is None else _read_number(cost),
         "plainMs": _read_number(shadow["plain_ms"]),
         "ms": _read_number(trace["total_ms"]),
-        # Calls that shadow mode skipped, because too many were running.
-        "dropped": _read_number(shadow["dropped"]),
     }
     change = "same" if shadow["same_order"] is True else change
     return ShadowQuestion(str(record["queries"][0]), plain, ours, change, numbers)

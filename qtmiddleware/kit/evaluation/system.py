@@ -32,8 +32,6 @@ class Run:
         seconds_added: The time that the system took beyond the plain search, in seconds.
         llm_calls: The number of model calls.
         degraded: Whether a step failed or was skipped.
-        input_tokens: The tokens that the model read.
-        output_tokens: The tokens that the model wrote.
         cost_usd: The model's price in US dollars; ``None`` if it is not known.
         variants: The queries that were searched.
         searches: The number of searches; ``None`` if it is not known.
@@ -44,8 +42,6 @@ class Run:
     seconds_added: float = 0.0
     llm_calls: int = 0
     degraded: bool = False
-    input_tokens: int = 0
-    output_tokens: int = 0
     cost_usd: float | None = 0.0
     variants: tuple[Variant, ...] = field(default=(), repr=False)
     searches: int | None = None
@@ -85,8 +81,6 @@ def run_of(
         seconds_added=(trace.added_ms + trace.replayed_ms) / 1e3,
         llm_calls=trace.llm_calls,
         degraded=retrieval.status == "degraded",
-        input_tokens=trace.input_tokens,
-        output_tokens=trace.output_tokens,
         cost_usd=trace.cost_usd,
         variants=retrieval.variants,
         searches=trace.searches,
@@ -194,11 +188,7 @@ def open_system(
 
 
 def index_system(
-    store: Store,
-    embedder: Embedder,
-    model: LanguageModel | None,
-    *,
-    top_k: int,
+    store: Store, embedder: Embedder, model: LanguageModel | None, *, top_k: int
 ) -> System:
     """Return a system that searches the index in *store* for *top_k* passages.
 

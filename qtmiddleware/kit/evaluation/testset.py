@@ -1,15 +1,14 @@
 """Let a language model write a test set: a data set of questions about your passages.
 
-A question is kept if the model finds it answered in the passage and quotes the words that answer
-it. The questions are not users' questions, so each question and the README of the data set say that
-the set is synthetic.
+A question is kept if the model, asked once more, finds it answered in its passage. The questions
+are not users' questions, so each question and the README of the data set say that the set is
+synthetic.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,26 +25,15 @@ from qtmiddleware.kit.evaluation.asking import PromptRunner, Task, parse_reply
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question
 from qtmiddleware.kit.files import make_private_folders, open_privately
 from qtmiddleware.kit.index.sources import Source
-from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.preprocessing.text import clean_text, is_blank, split_terms
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.transforms.chatter import is_refusal
 
 # So many passages are tried per wanted question.
 ATTEMPTS: Final = 4
-# After this many passages in a row without a reply, the model is not asked again.
-MOST_FAILURES: Final = 16
-# So much of a question's word 4-grams may occur in its passage. A long name alone can be half.
-MOST_SHARED: Final = 0.6
-# A shorter quote, in words, could occur in any passage.
-LEAST_QUOTED: Final = 3
-# A quote of so many words identifies other passages with the same content.
-IDENTIFYING: Final = 8
 # A passage to ask about has at least this many words.
 MIN_WORDS: Final = 20
 _AT_ONCE: Final = 8
-_GRAM: Final = 4
 _PASSAGE_CHARS: Final = 8_000
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
@@ -92,31 +80,21 @@ QUESTION: Final = Task(
 )
 CHECK: Final = Task(
     mode="test_answerable",
-    version="test_answerable/2",
+    version="test_answerable/3",
     instruction=(
         "You check questions for the test of a search engine. Decide whether the passage answers"
         " the question: by itself, in full, and so that nothing has to be guessed. That it is about"
         " the same thing is not enough."
     ),
     data=_QUOTED.format(material=f'"question" is the question, {_MATERIAL}'),
-    rules=(
-        "Go by the passage alone, not by what you know besides.",
-        (
-            "The quote is copied from the passage, word for word: the whole sentence or sentences"
-            " that hold the answer."
-        ),
-        "Where the passage does not answer the question, leave the quote empty.",
-    ),
-    fields=(
-        ReplyField("quote", "passage", "the words of the passage that answer the question"),
-        ReplyField("answers", "line", '"yes" or "no"'),
-    ),
+    rules=("Go by the passage alone, not by what you know besides.",),
+    fields=(ReplyField("answers", "line", '"yes" or "no"'),),
 )
 _README: Final = """
 # {name}: a synthetic test set
 
 {questions} questions about {passages} passages. **No user asked them**: a language model ({models})
-wrote each question from one passage, and found it answered there in words that it could quote.
+wrote each question from one passage, and found it answered there.
 
 Trust this set to tell a system that is clearly better on these documents from one that is clearly
 worse. Do not trust it
@@ -139,9 +117,8 @@ class Generated:
     """A synthetic data set, and figures on how it was generated.
 
     *asked* counts the passages that were tried. *dropped* counts the questions that were dropped,
-    by reason: that of a `ModelError`, or ``unparsable``, ``nothing_to_ask``, ``copied``,
-    ``unchecked`` (no verdict), ``unanswerable``, ``unquoted`` or ``duplicate``. *cost_usd* is
-    ``None`` if the model's price is not known.
+    by reason: that of a `ModelError`, or ``unparsable``, ``nothing_to_ask`` or ``unanswerable``.
+    *cost_usd* is ``None`` if the model's price is not known.
     """
 
     dataset: Dataset
@@ -152,10 +129,11 @@ class Generated:
 
 @dataclass(slots=True)
 class _Draft:
+    """A question about a passage, and why it cannot be used; ``""`` if it can."""
+
     passage: Passage
     question: str = ""
     answer: str = ""
-    quote: str = ""
     fault: str = ""
     error: ModelError | None = None
 
@@ -175,7 +153,7 @@ def generate(
     The chosen passages cover as many documents as possible. If a question is dropped, another
     passage is tried, at most `ATTEMPTS` per wanted question, so there may be fewer than *count*. A
     question's metadata has ``synthetic``, the ``answer``, the id of its ``passage`` and the
-    ``model``. This passage and all passages that contain the quoted words get grade 1.
+    ``model``. This passage and all passages with the same text get grade 1.
 
     Args:
         passages: The passages.
@@ -188,7 +166,7 @@ def generate(
 
     Raises:
         ConfigError: No passage is long enough.
-        ModelError: The model replied to no prompt.
+        ModelError: The model replied to none of the first prompts.
     """
     candidates = draw_passages(passages, seed)[: ATTEMPTS * count]
     if not candidates:
@@ -197,76 +175,74 @@ def generate(
             path="passages",
         )
     runner = PromptRunner(model, timeout)
-    words = {passage.id: _normalize_words(passage.text) for passage in passages}
-    questions: dict[frozenset[str], Question] = {}
+    questions: list[Question] = []
     qrels: dict[str, dict[str, int]] = {}
     dropped: Counter[str] = Counter()
-    asked = failures = 0
-    error: ModelError | None = None
+    asked = 0
     while len(questions) < count and asked < len(candidates):
         wave = candidates[asked : asked + min(_AT_ONCE, count - len(questions))]
-        for draft in _write_drafts(wave, runner):
-            asked, error = asked + 1, draft.error
-            failures = 0 if error is None else failures + 1
-            keywords = frozenset(preprocess(draft.question).split())
-            fault = draft.fault or ("duplicate" if keywords in questions else "")
-            if fault:
-                dropped[fault] += 1
+        asked += len(wave)
+        drafts = _write_drafts(wave, runner)
+        for draft in drafts:
+            if draft.fault:
+                dropped[draft.fault] += 1
                 continue
             id_ = f"s{len(questions) + 1}"
             metadata = {"synthetic": True, "answer": draft.answer}
             metadata |= {"passage": draft.passage.id, "model": model.name}
-            questions[keywords] = Question(id_, draft.question, metadata=metadata)
-            qrels[id_] = dict.fromkeys(_find_relevant_ids(draft, words), 1)
+            questions.append(Question(id_, draft.question, metadata=metadata))
+            qrels[id_] = {it.id: 1 for it in passages if it.text == draft.passage.text}
         if progress is not None:
             progress(len(questions), count)
-        if error is not None and (error.reason == "unauthorized" or failures >= MOST_FAILURES):
-            _log.warning(
-                "writing questions stopped after %d (%s)",
-                len(questions),
-                error.reason,
-                event="model_given_up",
-                reason=error.reason,
-            )
-            break
-    if error is not None and failures == asked:
-        raise error
-    dataset = Dataset(name, tuple(passages), tuple(questions.values()), qrels)
+        errors = [draft.error for draft in drafts if draft.error is not None]
+        if len(errors) < len(drafts):
+            continue
+        # The model failed for every passage, so it is down.
+        error = errors[0]
+        if not questions:
+            raise error
+        _log.warning(
+            "writing questions stopped after %d (%s)",
+            len(questions),
+            error.reason,
+            event="model_given_up",
+            reason=error.reason,
+        )
+        break
+    dataset = Dataset(name, tuple(passages), tuple(questions), qrels)
     return Generated(dataset, asked, dict(dropped.most_common()), runner.cost_usd)
 
 
-def _write_drafts(
-    passages: Sequence[Passage],
-    runner: PromptRunner,
-) -> list[_Draft]:
+def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
     drafts = [_Draft(passage) for passage in passages]
     prompts = [build_question_prompt(passage) for passage in passages]
     for draft, reply in zip(drafts, runner.run_prompts(prompts), strict=True):
-        if members := _read_members(draft, reply, ["question", "answer"], "unparsable"):
-            draft.question, draft.answer = (
-                clean_text(value) if isinstance(value, str) else ""
-                for value in (members["question"], members["answer"])
-            )
-            draft.fault = find_fault(draft.question, draft.answer, draft.passage.text)
+        if members := _read_members(draft, reply, ["question", "answer"]):
+            draft.question = _read_line(members["question"])
+            draft.answer = _read_line(members["answer"])
+            if is_blank(draft.question) or is_blank(draft.answer):
+                draft.fault = "nothing_to_ask"
     checked = [draft for draft in drafts if not draft.fault]
     prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
     for draft, reply in zip(checked, runner.run_prompts(prompts), strict=True):
-        if members := _read_members(draft, reply, ["quote", "answers"], "unchecked"):
-            draft.quote = str(members["quote"])
-            draft.fault = find_check_fault(members, draft.passage.text)
+        if members := _read_members(draft, reply, ["answers"]):
+            is_answered = str(members["answers"]).strip(' ."').casefold() in ("yes", "true")
+            draft.fault = "" if is_answered else "unanswerable"
     return drafts
 
 
-def _read_members(
-    draft: _Draft, reply: Reply | ModelError, names: Sequence[str], fault: str
-) -> dict[str, Any]:
+def _read_members(draft: _Draft, reply: Reply | ModelError, names: Sequence[str]) -> dict[str, Any]:
     """Return the members of *reply*. If there are none, *draft* gets its fault."""
     if isinstance(reply, ModelError):
         draft.fault, draft.error = reply.reason, reply
         return {}
     members = parse_reply(reply, names)
-    draft.fault = "" if members else fault
+    draft.fault = "" if members else "unparsable"
     return members
+
+
+def _read_line(value: Any) -> str:
+    return clean_text(value) if isinstance(value, str) else ""
 
 
 def build_question_prompt(passage: Passage) -> Prompt:
@@ -283,58 +259,6 @@ def _build_material(passage: Passage) -> dict[str, str]:
     title, text = passage.metadata.get("title"), passage.text[:_PASSAGE_CHARS]
     is_new = isinstance(title, str) and title.strip() and not text.startswith(title)
     return {**({"title": str(title)} if is_new else {}), "passage": text}
-
-
-# --- faults of a question -------------------------------------------------------------------------
-
-
-def find_fault(question: str, answer: str, passage_text: str) -> str:
-    """Return the fault of a question that a model wrote about a passage; ``""`` without one."""
-    if is_blank(question) or is_blank(answer) or is_refusal(answer, passage_text):
-        return "nothing_to_ask"
-    # A copied question is too easy, because users do not know the passage's words.
-    words, text = split_terms(question), _normalize_words(passage_text[:_PASSAGE_CHARS])
-    grams = [
-        f" {' '.join(words[start : start + _GRAM])} " in text
-        for start in range(len(words) - _GRAM + 1)
-    ]
-    return "copied" if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams) else ""
-
-
-def find_check_fault(
-    reply: Mapping[str, Any],
-    passage_text: str,
-) -> str:
-    """Return the fault in the model's *reply* to the check; ``""`` without one."""
-    if str(reply.get("answers")).strip(' ."').casefold() not in ("yes", "true"):
-        return "unanswerable"
-    parts = _split_quote(reply.get("quote"))
-    text = _normalize_words(passage_text[:_PASSAGE_CHARS])
-    is_quoted = sum(len(part.split()) for part in parts) >= LEAST_QUOTED
-    return "" if is_quoted and all(part in text for part in parts) else "unquoted"
-
-
-def _normalize_words(text: str) -> str:
-    return f" {' '.join(split_terms(text))} "
-
-
-def _split_quote(quote: Any) -> list[str]:
-    """Return the words of each part of *quote*. Dots stand for omitted words."""
-    parts = re.split(r"\.{3,}|…", quote) if isinstance(quote, str) else []
-    return [words for part in parts if not is_blank(words := _normalize_words(part))]
-
-
-def _find_relevant_ids(
-    draft: _Draft,
-    words: Mapping[str, str],
-) -> list[str]:
-    parts = _split_quote(draft.quote)
-    is_long = sum(len(part.split()) for part in parts) >= IDENTIFYING
-    return [
-        id_
-        for id_, text in words.items()
-        if text == words[draft.passage.id] or (is_long and all(part in text for part in parts))
-    ]
 
 
 # --- passages and files ---------------------------------------------------------------------------
@@ -378,15 +302,15 @@ def draw_passages(
 ) -> list[Passage]:
     """Return the passages to ask about in random order, one of each document in turn.
 
-    Passages with few words or with the same words are left out.
+    Passages with few words or with the same text are left out.
     """
     chance = Random(seed)
     seen: set[str] = set()
     documents: dict[object, list[Passage]] = {}
     for passage in passages:
-        words = _normalize_words(passage.text)
-        if words not in seen and words.count(" ") > MIN_WORDS:
-            seen.add(words)
+        words = split_terms(passage.text)
+        if passage.text not in seen and len(words) >= MIN_WORDS:
+            seen.add(passage.text)
             source = passage.metadata.get("source")
             key = source if isinstance(source, str) else ("", passage.id)
             documents.setdefault(key, []).append(passage)

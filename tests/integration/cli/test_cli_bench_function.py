@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 
 from qtmiddleware.kit.evaluation import FREE, USUAL
 from tests.support.bench_world import reply
-from tests.support.command_line import Ended, read_plain_environment
+from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer
-from tests.support.terminal import Terminal
 
 Run = Callable[..., Ended]
 MODULE = """
@@ -86,8 +84,6 @@ def write_questions(path: Path, questions: dict[str, str]) -> None:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "app.py").write_text(MODULE, encoding="utf-8")
     write_questions(tmp_path / "questions.csv", QUESTIONS)
-    days = {f"What does Jaco eat on day {number}?": "food" for number in range(340)}
-    write_questions(tmp_path / "many.csv", days)
     return tmp_path
 
 
@@ -96,14 +92,7 @@ def bench(qtm: Run, folder: Path) -> Run:
     """Run ``qtm bench`` on a function of the folder and its file of questions."""
 
     def run(function: str, data: str = "questions.csv", **environ: str) -> Ended:
-        return qtm(
-            "bench",
-            "--data",
-            data,
-            "--function",
-            *function.split(),
-            **environ,
-        )
+        return qtm("bench", "--data", data, "--function", *function.split(), **environ)
 
     return run
 
@@ -121,10 +110,9 @@ def test_a_function_is_measured_on_its_own_index_by_one_command(bench: Run, fold
     assert lines[0] == "questions: 4 questions"  # what the function prints is not in it
     rows = [line.split("  ")[0].strip() for line in lines[4:7]]
     assert rows == list(FREE)
-    assert "app:search is called at most 12 times.\n" in ended.err
     # Twelve, and one more with the caller's number, because the index has fewer than ten passages.
     assert ended.err.count("asked for") == 13
-    assert [file.name for file in (folder / ".qtm" / "bench").iterdir()] == ["cache.sqlite"]
+    assert not (folder / ".qtm").exists()
 
 
 @pytest.mark.thorough
@@ -154,20 +142,10 @@ def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own
 ) -> None:
     model_server.reply = reply
     (folder / "mine.json").write_text('{"transformationType": "hyde"}')
-    runs = []
-    for _ in range(2):
-        ended = bench(
-            "app:search -c mine.json --json",
-            QTM_LLM_BASE_URL=model_server.url,
-        )
-        runs.append((figures(ended), len(model_server.bodies)))
-    (found, asked), (again, asked_in_all) = runs
+    found = figures(bench("app:search -c mine.json --json", QTM_LLM_BASE_URL=model_server.url))
     assert list(found) == [*USUAL, "mine"]
     calls = {"seed-parity": 12, "mine": 4, "balanced": 4}
     assert {name: found[name]["llmCalls"] for name in calls} == calls
-    # Replies are kept, what the function found is not.
-    assert asked == asked_in_all
-    assert [it["perQuery"] for it in again.values()] == [it["perQuery"] for it in found.values()]
 
 
 @pytest.mark.thorough
@@ -186,7 +164,7 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
     [
         ("app:broken", 1, "raised ConnectionError: refused. The system 'off' failed on 4"),
         ("app:index.query", 1, "On the command line: --embed app:embed"),
-        ("app:TEXTS", 2, "app:TEXTS must be a function, not dict"),
+        ("app:TEXTS", 1, "dict is not callable"),
         ("app:nothing", 2, "app has no 'nothing'"),
         ("nowhere:search", 2, "the module 'nowhere' was not found"),
         ("app:search --arg namespace", 2, "must have the form name=value"),
@@ -214,33 +192,3 @@ def test_options_of_a_function_need_one_and_a_file_of_questions_too(qtm: Run, fo
     ):
         ended = qtm("bench", "--data", "questions.csv", *more)
         assert (ended.code, said in ended.err) == (2, True)
-
-
-@pytest.mark.thorough
-def test_beyond_a_thousand_searches_leave_is_needed(bench: Run) -> None:
-    ended = bench("app:search", "many.csv")
-    assert (ended.code, ended.out, "asked for" in ended.err) == (2, "", False)
-    assert "called at most 1,020 times.\n" in ended.err
-    assert "makes up to 1,020. Add --yes, or reduce the number with --questions" in ended.err
-    fewer = bench("app:search --questions 5 --json", "many.csv")
-    assert json.loads(fewer.out)["questions"] == 5
-    assert figures(bench("app:search --yes --json", "many.csv"))["off"]["failed"] == 0
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    os.name != "posix",
-    reason="there are no such terminals here",
-)
-def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
-    asked = ("bench", "--function", "app:search", "--data", "many.csv")
-    with Terminal(
-        *asked,
-        folder=folder,
-        environ=read_plain_environment(),
-    ) as terminal:
-        terminal.wait_for("Go on? [y/N]:")
-        terminal.type("n")
-        assert terminal.ended() == 0
-    assert b"Nothing was searched." in terminal.raw
-    assert b"asked for" not in terminal.raw

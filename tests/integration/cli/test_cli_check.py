@@ -53,17 +53,13 @@ embed = lambda text: [1.0, 2.0]
 @pytest.fixture
 def check(qtm: Run, tmp_path: Path) -> Run:
     (tmp_path / "app.py").write_text(MODULE, encoding="utf-8")
-    (tmp_path / "broken.py").write_text(
-        "import nothing_of_that_name",
-        encoding="utf-8",
-    )
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name", encoding="utf-8")
     return lambda target, *arguments: qtm("check", target, *arguments)
 
 
-def count_asked(ended: Ended) -> Any:
-    assert ended.code == 0, ended.err
+def read_order(ended: Ended) -> Any:
     findings = json.loads(ended.out)["findings"]
-    return next(it["values"]["asked"] for it in findings if it["subject"] == "order")
+    return next(it["text"] for it in findings if it["subject"] == "order")
 
 
 def test_a_function_that_is_helped_ends_with_0_and_one_that_is_not_with_1_and_the_mend(
@@ -71,13 +67,7 @@ def test_a_function_that_is_helped_ends_with_0_and_one_that_is_not_with_1_and_th
 ) -> None:
     ended = check("app:search", QUERY)
     assert (ended.code, "include_metadata=True" in ended.out) == (1, True)
-    mended = check(
-        "app:search",
-        QUERY,
-        "--arg",
-        "include_metadata=true",
-        "--json",
-    )
+    mended = check("app:search", QUERY, "--arg", "include_metadata=true", "--json")
     found = json.loads(mended.out)  # what the function prints is not in it
     assert (mended.code, found["helps"], found["keywords"]) == (0, True, "jaco health concerns")
     ended = check("app:needy", QUERY)
@@ -97,12 +87,12 @@ TEXT = "Does Jaco have any health concerns?\n\nWhen is the fee due?\nDo cats sle
 LINES = '{"question": "Is Jaco in good health?"}\n{"query": "When is the fee due?"}\n{"text": "Do cats sleep?"}'
 
 
-@pytest.mark.parametrize("content", [TEXT, LINES])
+@pytest.mark.parametrize(("name", "content"), [("asked.txt", TEXT), ("asked.jsonl", LINES)])
 def test_questions_of_a_file_are_asked_and_those_whose_order_changes_are_counted(
-    check: Run, tmp_path: Path, content: str
+    check: Run, tmp_path: Path, name: str, content: str
 ) -> None:
-    (tmp_path / "asked.txt").write_text(content, encoding="utf-8")
-    ended = check("app:find", "--ask-file", "asked.txt")
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    ended = check("app:find", "--ask-file", name)
     assert ended.code == 0
     said = " ".join(ended.out.split())
     assert "changes for 2 of 3 questions; another passage is first for 2" in said
@@ -113,39 +103,38 @@ def test_questions_of_a_file_are_asked_and_those_whose_order_changes_are_counted
     assert (ended.code, "order     ! changes for 0 of 3" in ended.out) == (1, True)
 
 
-def test_the_questions_of_a_query_log_or_a_data_set_are_asked_and_hashes_are_not(
-    check: Run, tmp_path: Path
-) -> None:
-    for texts in ("questions", "none"):
-        log = {"path": str(tmp_path / "log.jsonl"), "texts": texts}
+def test_the_questions_of_a_query_log_or_a_data_set_are_asked(check: Run, tmp_path: Path) -> None:
+    for texts in ("none", "questions"):
+        log = {"path": str(tmp_path / f"{texts}.jsonl"), "texts": texts}
         with qtmiddleware.QueryMiddleware({"log": log}) as middleware:
             search = middleware.wrap(lambda query, top_k=2: [{"id": "a", "text": "Cats sleep"}])
             for question in (QUERY, QUERY, "When is the fee due?", "Do cats sleep?"):
                 search(question)
-            search([0.1, 0.2])
-    ended = check("app:find", "--ask-file", "log.jsonl", "--json")
-    assert count_asked(ended) == 3
-    assert "3 questions in the file are hashes" in ended.err
-    assert count_asked(check("app:find", "--ask-file", str(DEMO), "--json")) == 10
+    refused = check("app:find", "--ask-file", "none.jsonl")
+    assert (refused.code, "must hold questions, not their hashes" in refused.err) == (2, True)
+    assert "of 3 questions" in read_order(
+        check("app:find", "--ask-file", "questions.jsonl", "--json")
+    )
+    order = read_order(check("app:find", "--ask-file", str(DEMO), "--json"))
+    assert "only the first 10 of" in order
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("name", "content", "said"),
     [
-        (b'{"queries": []}', "line 1: must have a question"),
-        (b'What?\n{"question"', "line 2: is not JSON"),
-        (b"\xe9", "line 1: is not UTF-8"),
-        (b'{"query_id": "1", "queries": ["sha256:01"]}', "must hold questions, not their hashes"),
-        (b"\n \n", "it holds none"),
-        (None, "cannot be read"),
+        ("q.jsonl", b'{"queries": []}', "must have a question"),
+        ("q.jsonl", b'{"query": "a"}\n{"question"', "line 2: is not JSON"),
+        ("q.txt", b"\xe9", "line 1: is not UTF-8"),
+        ("q.txt", b"\n \n", "must hold questions"),
+        ("q.txt", None, "cannot be read"),
     ],
 )
 def test_a_file_that_cannot_be_asked_is_refused_with_its_line(
-    check: Run, tmp_path: Path, content: bytes | None, said: str
+    check: Run, tmp_path: Path, name: str, content: bytes | None, said: str
 ) -> None:
     if content is not None:
-        (tmp_path / "questions.txt").write_bytes(content)
-    ended = check("app:index.search", "--ask-file", "questions.txt")
+        (tmp_path / name).write_bytes(content)
+    ended = check("app:index.search", "--ask-file", name)
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
     assert "Traceback" not in ended.err

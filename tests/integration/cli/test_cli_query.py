@@ -24,16 +24,15 @@ def test_questions_are_answered_with_their_sources(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
     ended = qtm(
-        *("query", QUESTION, "What does he eat?", "--type", "rewrite", "--explain", "-k", "2"),
+        *("query", QUESTION, "What does he eat?", "--type", "rewrite", "-k", "2"),
         QTM_LLM_BASE_URL=service.url,
     )
     assert (ended.code, ended.err) == (0, "")
-    first, _, second = ended.out.partition("  total  ")
+    first, _, second = ended.out.partition("\nQuestion: What does he eat?\n")
     assert first.startswith(
         f"Question: {QUESTION}\n{HEALTH} [1]\n\nSources:\n  [1] The vet's report (vet.pdf), page 3 ("
     )
-    assert "\nQuestion: What does he eat?\n" in second
-    assert "Question   What does he eat?" in second
+    assert "\nTransformed:\n  rewrite: " in second
     assert [len(it["passages"]) for it in service.answered] == [2, 2]
     assert not any("history" in it for it in service.requests)
 
@@ -42,12 +41,10 @@ def test_where_the_model_fails_the_passages_are_shown(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
     service.refused = {QUESTION}
-    at = {"QTM_ESCALATION_MODE": "auto"}
-    asked = ("query", QUESTION, "--type", "hyde", "--explain")
-    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, **at)
+    at = {"QTM_ESCALATION_MODE": "auto", "QTM_LLM_BASE_URL": service.url}
+    ended = qtm("query", QUESTION, "--type", "hyde", **at)
     assert (ended.code, ended.err[:11]) == (1, "No answer: ")
     assert ended.out.startswith("Passages:\n  [1] The vet's report (vet.pdf), page 3")
-    assert "Gate       did not call the model: clear_first_result (lead 0." in ended.out
     assert " s, 1 search, 1 LLM call, " in ended.out
 
 
@@ -91,15 +88,9 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
     with Terminal("query", folder=folder, environ=at) as terminal:
         assert "1. rewrite - " in terminal.wait_for("type [none]:")
         terminal.type("12")
-        terminal.wait_for(
-            "This is not a type: enter a number from 1 to",
-            "type [none]:",
-        )
+        terminal.wait_for("This is not a type: enter a number from 1 to", "type [none]:")
         terminal.type("1")
-        terminal.wait_for(
-            "Current transformation type: rewrite",
-            *READY,
-        )
+        terminal.wait_for("Current transformation type: rewrite", *READY)
 
         terminal.type(QUESTION)
         told = terminal.wait_for(
@@ -110,20 +101,14 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         assert "2 LLM calls, 200 + 40 tokens, $0.000040)" in told
 
         terminal.type("And last year?")
-        terminal.wait_for(
-            "standalone: And last year of Jaco?",
-            "\n> ",
-        )
+        terminal.wait_for("standalone: And last year of Jaco?", "\n> ")
         said_before = [turn["content"] for turn in service.transformed[-1]["history"]]
         assert said_before == [QUESTION, f"{HEALTH} [1]"]
 
         terminal.type("tt")
         terminal.wait_for("type [rewrite]:")
         terminal.type("step-back")
-        terminal.wait_for(
-            "Transformation type set to: stepback",
-            "\n> ",
-        )
+        terminal.wait_for("Transformation type set to: stepback", "\n> ")
         terminal.type("tt")
         terminal.wait_for("type [stepback]:")
         terminal.type("")
@@ -144,13 +129,7 @@ def test_ctrl_c_stops_an_answer_as_it_is_written_and_the_session_goes_on(
 ) -> None:
     service.pauses = True
     at = environ(folder, QTM_LLM_BASE_URL=service.url)
-    with Terminal(
-        "query",
-        "--type",
-        "none",
-        folder=folder,
-        environ=at,
-    ) as terminal:
+    with Terminal("query", "--type", "none", folder=folder, environ=at) as terminal:
         terminal.wait_for(*READY)
         terminal.type(QUESTION)
         assert "no health" not in terminal.wait_for("Jaco has")
@@ -190,21 +169,11 @@ def test_a_session_that_was_typed_works_line_by_line_in_a_pipe(
 ) -> None:
     lines = ["", "1", QUESTION, "tt", "3", "Is he ill?", "tt", "", "tt", "step-back"]
     text = "\n".join([*lines, "Why?", "2", "exit", "More?"]).encode()
-    ended = qtm(
-        "query",
-        "--explain",
-        text=text,
-        QTM_LLM_BASE_URL=service.url,
-    )
+    ended = qtm("query", text=text, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "Why?", "2"]
-    kinds = re.findall(
-        r"Transformation type set to: (\w+)",
-        ended.err,
-    )
+    kinds = re.findall(r"Transformation type set to: (\w+)", ended.err)
     assert kinds == ["rewrite", "decompose", "decompose", "stepback"]
-    for said in ("called the model: always", "Fusion     anchored: ", "Keywords   weight "):
-        assert said in ended.out
     # Without a model the types cannot be changed, and no line that names one becomes a question.
     ended = qtm("query", text=b"1\nIs he ill?\ntt\n3\n")
     assert (ended.code, ended.out.count("Question: ")) == (0, 1)
@@ -215,30 +184,15 @@ def test_json_lines_hold_everything_and_nothing_else(
 ) -> None:
     service.refused = {"Is he ill?"}
     text = f"1\n{QUESTION}\nIs he ill?\n{'x' * 9_000}\n".encode()
-    ended = qtm(
-        "query",
-        "--json",
-        "-t",
-        "keywords",
-        text=text,
-        QTM_LLM_BASE_URL=service.url,
-    )
+    ended = qtm("query", "--json", "-t", "keywords", text=text, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     # A number is a question here.
-    number, first, second, third = map(
-        json.loads,
-        ended.out.splitlines(),
-    )
+    number, first, second, third = map(json.loads, ended.out.splitlines())
     assert number["question"] == "1"
     assert (first["question"], first["answer"], first["found"]) == (QUESTION, f"{HEALTH} [1]", True)
     (cited,) = first["citations"]
     assert first["answer"][cited["start"] : cited["end"]] == "[1]"
-    place = {
-        "number": 1,
-        "id": "health",
-        "source": "vet.pdf",
-        "page": 3,
-    }
+    place = {"number": 1, "id": "health", "source": "vet.pdf", "page": 3}
     assert cited.items() >= place.items()
     assert (first["passages"][0]["text"], first["trace"]["llm_calls"]) == (HEALTH, 2)
     assert (second["answer"], second["found"], len(second["passages"])) == (None, None, 4)

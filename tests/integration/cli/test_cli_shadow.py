@@ -38,16 +38,15 @@ def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(
     assert ended.code == 0, ended.err
     assert ended.out.startswith(
         "Another passage would come first for 1 of 1 question; none would get the same list.\n"
-        "1 question retrieved in shadow mode.\n"
+        "100.0% would get other passages: "
     )
     for said in (
-        "would get other passages",
         "1.00 searches, 0.00 model calls",
         "About c",
         "Nike's",
     ):
         assert said in ended.out
-    plain = json.loads(qtm("shadow", "queries.jsonl", "--json", "--examples", "1").out)
+    plain = json.loads(qtm("shadow", "queries.jsonl", "--json").out)
     (example,) = plain["examples"]
     assert (plain["questions"], example["plain"]) == (1, ["About a", "About b"])
     assert example["ours"] != example["plain"]

@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from qtmiddleware.kit.evaluation import report_comparison, report_ranking
-from tests.support.judging_world import ranked_side_by_side
+from qtmiddleware.kit.evaluation import report_comparison
 from tests.support.report_world import Open, data, several
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.thorough
-
-PAGES = {
-    "bench": lambda: report_comparison(several(), data(several())).to_html(),
-    "compare": lambda: report_ranking(ranked_side_by_side()).to_html(),
-}
 
 
 def test_it_opens_quietly_from_a_file_and_asks_the_network_for_nothing(opened: Open) -> None:
@@ -59,15 +53,11 @@ def test_the_policy_stops_what_is_not_the_pages_own(browser: Browser, tmp_path: 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
-def test_nobody_stumbles_over_a_report_at_any_width(opened: Open, name: str, scheme: str) -> None:
+def test_nobody_stumbles_over_a_report_at_any_width(opened: Open, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    shown = opened(
-        text=PAGES[name](),
-        listens=False,
-        color_scheme=scheme,
-    )
+    page = report_comparison(several(), data(several())).to_html()
+    shown = opened(text=page, listens=False, color_scheme=scheme)
     shown.evaluate("document.querySelectorAll('details').forEach(it => { it.open = true })")
     for width in (390, 1280):
         shown.set_viewport_size({"width": width, "height": 900})

@@ -36,9 +36,8 @@ def test_a_model_is_asked_once_though_the_gate_might_not(
     model_server.reply = REPLY
     wrapped = wrap(model_server, escalation="auto", limits={"maxSearches": searches})
     model = find_model(wrapped.check([QUERY, "Do cats sleep?", "Who walks?"]))
-    assert (model.state, model.values["calls"]) == (qtm.CheckState.OK, 1)
+    assert model.state is qtm.CheckState.OK
     assert len(model_server.bodies) == 1
-    assert model.values["ms"] > 0
     assert "it wrote rewrite" in model.text.lower()
     assert said in model.text
 
@@ -53,7 +52,6 @@ def test_a_reply_that_would_be_late_is_timed_rather_than_given_up(
     model_server.reply = reply
     check = wrap(model_server, limits={"llmTimeoutMs": 100}).check(QUERY)
     model = find_model(check)
-    assert model.values["ms"] >= 300
     assert "the limit is 100 ms" in model.text
     assert "limits.llmTimeoutMs" in model.fix
     assert check.helps  # the rules do
@@ -75,7 +73,8 @@ def test_a_model_without_a_usable_reply_is_said_with_what_to_set(
     wrapped = wrap(model_server, **config)
     check = wrapped.check(QUERY)
     model = find_model(check)
-    assert (model.state, model.values["reason"]) == (qtm.CheckState.PROBLEM, reason)
+    assert model.state is qtm.CheckState.PROBLEM
+    assert f"gave no usable reply: {reason}" in model.text
     assert fix in model.fix
     assert KEY not in f"{check}{check!r}{check.to_dict()}"
     assert "problem" not in {finding.subject for finding in check.findings}

@@ -185,8 +185,7 @@ def read_findings(search: Any, **call: Any) -> dict[str, Any]:
 def test_check_names_the_clause_and_the_field_of_the_texts(index: Any) -> None:
     found = read_findings(index.documents.search, **EMBED)
     assert found["query"].text == "passed as text in `score_by`, in the `embed` clause over `body`"
-    assert found["query"].values["clauses"] == ["embed"]
-    assert found["text"].values["field"] == "body"
+    assert "`body`" in found["text"].text
     partial = functools.partial(index.documents.search, **EMBED)
     assert read_findings(partial)["query"] == found["query"]
     text = read_findings(index.documents.search, **EMBED | {"include_fields": ["title"]})["text"]

@@ -99,7 +99,7 @@ def test_answers_passages_and_the_account_of_them_are_shown_harmlessly(
 ) -> None:
     service.text = f"{WORST} [1]"
     for more in ((), ("--json",)):
-        asked = ["--type", "rewrite", "--explain", "--top-k", "9", "--filter", "{}"]
+        asked = ["--type", "rewrite", "--top-k", "9", "--filter", "{}"]
         ended = qtm(
             "query",
             "Where is the vet?",

@@ -14,7 +14,6 @@ import pytest
 import qtmiddleware as qtm
 from tests.support.echoing import EchoingService
 from tests.support.emitted import (
-    HISTORY,
     KEYS,
     METADATA,
     OPENAI_KEY,
@@ -33,14 +32,13 @@ CONFIG: Final = {
     "transformationType": "combined",
     "contextualChunks": False,
 }
-TURNS: Final = [part for turn in HISTORY for part in ("--history", turn["content"])]
 ASKING: Final = ("query", QUERY, "-c", "c.json")
 
 RUNS: Final = (
     ASKING,
     (*ASKING, "--json"),
     ("query", "-c", "c.json"),
-    ("transform", QUERY, "-c", "c.json", *TURNS),
+    ("transform", QUERY, "-c", "c.json"),
     ("ingest", "docs", "-c", "contextual.json"),
     ("config", "show", "c.json"),
     ("config", "show", "c.json", "--json"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sqlite3
 from collections.abc import Callable
@@ -15,13 +14,11 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.protocols import Passage, Prompt
+from qtmiddleware.protocols import Passage
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Deadline
 from tests.support.bench_world import bridges_data, write_data
 from tests.support.command_line import run_here
 from tests.support.emitted import PASSAGE, QUERY, listening
@@ -205,30 +202,6 @@ def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -
         theirs.commit()
     with pytest.raises(StoreError, match=r"not of this version .* was not changed"):
         Ledger(str(path))
-
-
-# --- the bench's cache ----------------------------------------------------------------------------
-
-
-def keep_in(path: Path) -> None:
-    prompt = Prompt("rewrite", "1", "", os.urandom(8).hex(), (), QUERY)
-    with closing(CachedModel(ScriptedModel({"rewrite": PASSAGE}), path)) as cache:
-        cache.complete(prompt, Deadline())
-
-
-@each_damage
-def test_a_cache_that_is_damaged_or_something_else_is_named_and_left_as_it_is(
-    tmp_path: Path, damage: Damage
-) -> None:
-    path = tmp_path / "cache.sqlite"
-    keep_in(path)
-    damage(path)
-    before = content_of(tmp_path)
-    with listening() as emitted:
-        with pytest.raises(StoreError, match=r"cache\.sqlite") as caught:
-            keep_in(path)
-        emitted.raised(caught.value)
-    assert content_of(tmp_path) == before
 
 
 # --- recordings and logs --------------------------------------------------------------------------

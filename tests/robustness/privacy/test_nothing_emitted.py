@@ -16,7 +16,6 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.kit.evaluation import Question, rank
-from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.kit.evaluation.testset import generate
 from qtmiddleware.kit.stores.pinecone import PineconeStore
@@ -422,7 +421,7 @@ def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) ->
     questions = [Question("q", QUERY, metadata={"answer": PASSAGE})]
     with listening() as emitted:
         emitted.show(asked, *passages, *questions)
-        kept = CachedModel(RecordingModel(asked, tmp_path / "r.jsonl"), tmp_path / "cache.sqlite")
+        kept = RecordingModel(asked, tmp_path / "r.jsonl")
         emitted.show(kept)
         for call in (
             lambda: generate(passages, kept, count=3, name="set"),
@@ -432,7 +431,6 @@ def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) ->
                 emitted.show(call())
             except qtm.QtMiddlewareError as error:
                 emitted.raised(error)
-        kept.close()
 
 
 STRAYED: Final[tuple[Config, ...]] = (

@@ -17,7 +17,6 @@ from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk import transform_file
 from qtmiddleware.kit.cli.output import check_report, write_report
 from qtmiddleware.kit.evaluation import Report
-from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordingModel
 from qtmiddleware.kit.evaluation.testset import write
 from qtmiddleware.kit.stores import SQLiteStore
@@ -121,7 +120,6 @@ REPORT = Report("A headline.", "", "a set", (), (), "")
 WRITERS: dict[str, Callable[[Path], object]] = {
     "sqlite": open_store,
     "ledger": ingest,
-    "bench cache": lambda place: CachedModel(model(), place),
     "query log": write_log,
     "recording": record_reply,
     "recording of a bench": lambda place: RecordingModel(model(), place),
@@ -148,12 +146,12 @@ def test_a_planted_link_is_not_written_through(
     with suppress(ConfigError, StoreError):
         WRITERS[writer](place)
     assert (victim.read_bytes() if victim.exists() else None) == content
-    assert place.is_symlink() or writer == "bench cache"
+    assert place.is_symlink()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links take rights there")
 @pytest.mark.parametrize("leads_to", ["nothing", "an empty file"])
-@pytest.mark.parametrize("writer", ["sqlite", "ledger", "bench cache"])
+@pytest.mark.parametrize("writer", ["sqlite", "ledger"])
 def test_a_link_that_is_planted_while_a_database_is_opened_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
 ) -> None:
@@ -194,15 +192,13 @@ def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) ->
         open_store(tmp_path / "index")
 
 
-def test_logs_recordings_and_caches_are_their_owners_alone(folder: Path) -> None:
+def test_logs_and_recordings_are_their_owners_alone(folder: Path) -> None:
     recorded = RecordingModel(model(), folder / "made" / "recording.jsonl")
-    kept = CachedModel(recorded, folder / "bench" / "cache.sqlite")
     config = {"transformationType": "rewrite", "log": {"path": str(folder / "log.jsonl")}}
-    with qtm.QueryMiddleware(config, client=kept) as middleware:
+    with qtm.QueryMiddleware(config, client=recorded) as middleware:
         assert middleware.wrap(search).retrieve(QUERY).status == "full"
     assert in_reach_of_others(folder) == []
-    kept.close()
-    assert len([it for it in folder.rglob("*") if it.is_file()]) == 3
+    assert len([it for it in folder.rglob("*") if it.is_file()]) == 2
 
 
 def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:

@@ -55,12 +55,7 @@ def runs_of(found: Comparison, system: str) -> dict[str, tuple[str, ...]]:
 
 def test_a_plain_function_is_compared_under_what_needs_no_model() -> None:
     told: list[tuple[str, int, int]] = []
-    found = compare(
-        retrieve,
-        QUERIES,
-        QRELS,
-        progress=lambda *step: told.append(step),
-    )
+    found = compare(retrieve, QUERIES, QRELS, progress=lambda *step: told.append(step))
     assert [score.name for score in found.systems] == list(FREE)
     assert (found.questions, found.passages, found.baseline) == (3, None, "off")
     assert set(found["off"].means) == set(qtm.evaluation.MEASURES)
@@ -82,22 +77,10 @@ def test_the_baseline_is_the_plain_function_with_the_same_calls() -> None:
         return search(query, top_k)
 
     compare(listening, QUERIES, QRELS, [])
-    compare(
-        listening,
-        QUERIES,
-        QRELS,
-        [],
-        arguments={"namespace": "dogs"},
-        top_k=None,
-    )
+    compare(listening, QUERIES, QRELS, [], arguments={"namespace": "dogs"}, top_k=None)
     texts = QUERIES.values()
     assert asked == [*((text, 10, "") for text in texts), *((text, 3, "dogs") for text in texts)]
-    fixed = compare(
-        lambda query: search(query, 2),
-        QUERIES,
-        QRELS,
-        [],
-    )
+    fixed = compare(lambda query: search(query, 2), QUERIES, QRELS, [])
     assert runs_of(fixed, "off") == expected(2)
 
 
@@ -107,13 +90,7 @@ async def test_an_asynchronous_function_is_awaited_but_not_in_a_running_loop() -
 
     with pytest.raises(WrapError, match="to_thread"):
         compare(awaited, QUERIES, QRELS)
-    found = await asyncio.to_thread(
-        compare,
-        awaited,
-        QUERIES,
-        QRELS,
-        "rules",
-    )
+    found = await asyncio.to_thread(compare, awaited, QUERIES, QRELS, "rules")
     assert runs_of(found, "rules") == runs_of(compare(retrieve, QUERIES, QRELS), "rules")
 
 
@@ -143,25 +120,14 @@ def test_a_wrapped_function_is_measured_as_it_is_and_under_every_system() -> Non
     # The baseline reranks nothing, although the function does.
     assert runs_of(found, "off") == expected() != runs_of(found, "yours")
     with pytest.raises(ConfigError, match="already wrapped"):
-        compare(
-            Index().find,
-            QUERIES,
-            QRELS,
-            client=ScriptedModel(scripted),
-        )
+        compare(Index().find, QUERIES, QRELS, client=ScriptedModel(scripted))
 
 
 def test_a_question_with_a_history_is_asked_with_it() -> None:
     model = ScriptedModel(scripted)
     history = (Message("user", "Is Jaco ill?"), Message("assistant", "Jaco is healthy."))
     questions = [Question("food", "And what does he eat?", history), Question("unjudged", "When?")]
-    found = compare(
-        retrieve,
-        questions,
-        {"food": {"food": 1}},
-        ["balanced"],
-        client=model,
-    )
+    found = compare(retrieve, questions, {"food": {"food": 1}}, ["balanced"], client=model)
     assert found.questions == 1
     assert [prompt.history for prompt in model.prompts] == [history]
 
@@ -173,7 +139,7 @@ def test_a_question_with_a_history_is_asked_with_it() -> None:
         ({"systems": {"off": {"transformationType": "none"}}}, "the name 'off' is reserved"),
         ({"qrels": {**QRELS, "a": {"food": 1}}}, "1 judged questions are not .* first is 'a'"),
         ({"qrels": {"food": {"food": 0}}}, "must have a passage with a grade above 0"),
-        ({"qrels": {"food": {"food": 10**30}}}, "'food' must be a mapping .* of at most 10,000"),
+        ({"qrels": {"food": ["food"]}}, "judgements of 'food' must be a mapping"),
         ({"queries": [Question("food", "a"), Question("food", "b")]}, "same id"),
         ({"queries": {"food": " "}, "qrels": {"food": {"food": 1}}}, "'food' .* is blank"),
     ],
@@ -185,31 +151,19 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_searched(
         pytest.fail("searched")
 
     with pytest.raises(ConfigError, match=said):
-        compare(
-            never,
-            **{"queries": QUERIES, "qrels": QRELS, **given},
-        )
+        compare(never, **{"queries": QUERIES, "qrels": QRELS, **given})
 
 
-def test_results_without_ids_or_that_cannot_be_read_are_refused() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r'no ids.*passages with an "id"',
-    ):
-        compare(
-            lambda query: [row["metadata"]["text"] for row in retrieve(query)],
-            QUERIES,
-            QRELS,
-        )
-    with pytest.raises(
-        ConfigError,
-        match=r"cannot be read as passages \(generator\)",
-    ):
-        compare(
-            lambda query: (row for row in search(query, 4)),
-            QUERIES,
-            QRELS,
-        )
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (lambda rows: [row["metadata"]["text"] for row in rows], r'no ids.*passages with an "id"'),
+        (lambda rows: (row for row in rows), r"cannot be read as passages \(generator\)"),
+    ],
+)
+def test_results_without_ids_or_that_cannot_be_read_are_refused(read: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        compare(lambda query: read(search(query, 4)), QUERIES, QRELS)
 
 
 # --- failures and ids -----------------------------------------------------------------------------
@@ -231,12 +185,7 @@ def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every
     eight = {f"q{number}": QUERIES["food"] for number in range(8)}
     judged = {id_: {"food": 1} for id_ in eight}
     # The second question as it is, and another of the first system's seven that are left.
-    found = compare(
-        failing_on((2, 9, 10), []),
-        eight,
-        judged,
-        ["rules"],
-    )
+    found = compare(failing_on((2, 9, 10), []), eight, judged, ["rules"])
     assert [(score.failed, len(score.runs)) for score in found.systems] == [(1, 6), (1, 6)]
     (note,) = found.notes
     assert note.startswith("2 of 8 questions failed and are not counted: off on 'q1' (TimeoutError")
@@ -244,7 +193,7 @@ def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every
     assert found.asked == set(eight)
 
 
-@pytest.mark.parametrize(("works", "asked"), [(0, 5), (10, 30)])
+@pytest.mark.parametrize(("works", "asked"), [(0, 10), (7, 17)])
 def test_an_index_that_is_down_is_not_asked_all_questions(works: int, asked: int) -> None:
     calls: list[str] = []
     dies = failing_on(range(works + 1, 99), calls)
@@ -261,20 +210,12 @@ def test_ids_that_no_judgement_knows_end_it_after_twenty_questions_with_one_of_e
         asked.append(query)
         return [{"id": "chunk-1", "score": 1.0, "text": "Jaco eats."}]
 
-    with pytest.raises(
-        ConfigError,
-        match=r"They name 'food', .* function returned 'chunk-1'",
-    ):
+    with pytest.raises(ConfigError, match=r"They name 'food', .* function returned 'chunk-1'"):
         compare(other, MANY, {id_: {"food": 1} for id_ in MANY})
     assert len(asked) == 20
     # Few questions that find nothing relevant may still be hard ones.
-    found = compare(
-        retrieve,
-        {"q": "What does Jaco eat?"},
-        {"q": {"nowhere": 1}},
-        ["rules"],
-    )
-    assert found.notes[-1].startswith("No passage that a system found is judged")
+    found = compare(retrieve, {"q": QUERIES["food"]}, {"q": {"nowhere": 1}}, ["rules"])
+    assert found.notes[-1].startswith("No search returned 1 relevant passage: nowhere.")
 
 
 def test_passages_are_found_by_their_text_where_the_judgements_have_other_ids() -> None:
@@ -299,12 +240,7 @@ def test_no_id_can_crash_the_measures_or_be_taken_for_another(odd: str) -> None:
     rows = [{"id": f"{odd}{n}", "score": 1 - n / 10, "text": f"words {n}"} for n in range(3)]
     queries = {odd: "which?", f"{odd}x": "which?"}
     qrels = {odd: {f"{odd}2": 1}, f"{odd}x": {f"{odd}0": 1}}
-    found = compare(
-        lambda query, top_k=10: rows[:top_k],
-        queries,
-        qrels,
-        [],
-    )
+    found = compare(lambda query, top_k=10: rows[:top_k], queries, qrels, [])
     assert found["off"].per_query.values["MRR@10"] == pytest.approx({odd: 1 / 3, f"{odd}x": 1.0})
 
 
@@ -330,15 +266,7 @@ def mixed(question: Question) -> Run:
         (question.id,),
     )
     asked = question.id != "e"
-    return Run(
-        ids,
-        0.5,
-        int(asked),
-        not asked,
-        100,
-        10,
-        0.002 * asked,
-    )
+    return Run(ids, 0.5, int(asked), degraded=not asked, cost_usd=0.002 * asked)
 
 
 def test_the_figures_are_shares_and_means_of_the_questions() -> None:
@@ -347,18 +275,12 @@ def test_the_figures_are_shares_and_means_of_the_questions() -> None:
         "first": lambda question: Run((question.id,)),
         "mixed": mixed,
     }
-    found = measure(
-        systems,
-        DATA,
-        baseline="off",
-        notes=["a note"],
-        seed=3,
-    )
+    found = measure(systems, DATA, notes=["a note"], seed=3)
     score = found["mixed"]
     assert (score.helped_rate, score.hurt_rate, score.call_rate) == (0.6, 0.4, 0.8)
     assert score.means["nDCG@10"] == pytest.approx((3 + 1 / log2(5)) / 5)
-    assert (score.llm_calls, score.input_tokens, score.degraded) == (4, 500, 1)
-    assert (score.added_ms.p50, score.usd_per_thousand) == pytest.approx((500, 1.6))
+    assert (score.llm_calls, score.degraded) == (4, 1)
+    assert (score.added_ms, score.usd_per_thousand) == pytest.approx((500, 1.6))
     assert [id_ for id_, _ in score.worst()] == ["e", "d"]
     assert (found["off"].hurt_rate, found["off"].usd_per_thousand) == (0.0, 0.0)
     # Two systems were tested.
@@ -378,7 +300,7 @@ def test_the_figures_are_shares_and_means_of_the_questions() -> None:
     [Run(("a",), llm_calls=1, cost_usd=None), Run((), degraded=True)],
 )
 def test_a_price_that_is_not_known_is_none(run: Run) -> None:
-    found = measure({"off": second, "m": lambda _: run}, DATA, baseline="off")["m"]
+    found = measure({"off": second, "m": lambda _: run}, DATA)["m"]
     assert (found.cost_usd, found.usd_per_thousand) == (None, None)
 
 
@@ -386,14 +308,8 @@ class Accounted(ScriptedModel):
     """Replies that say what they cost and how long they once took."""
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        return Reply(
-            super().complete(prompt, deadline).text,
-            100,
-            20,
-            2,
-            0.5,
-            seconds=3.0,
-        )
+        reply = super().complete(prompt, deadline)
+        return Reply(reply.text, 100, 20, 2, 0.5, seconds=3.0)
 
 
 def test_a_run_holds_what_a_call_took_with_the_time_of_replayed_replies() -> None:
@@ -402,8 +318,7 @@ def test_a_run_holds_what_a_call_took_with_the_time_of_replayed_replies() -> Non
         return run_of(qtm.QueryMiddleware(config, client=model).wrap(search).retrieve(QUERY, 4))
 
     run = run_with("rewrite", Accounted(scripted))
-    assert (run.llm_calls, run.input_tokens, run.output_tokens, run.cost_usd) == (2, 100, 20, 0.5)
-    assert run.searches == 2
+    assert (run.llm_calls, run.cost_usd, run.searches) == (2, 0.5, 2)
     # Three prompts side by side.
     assert 3.0 <= run_with("all", Accounted(scripted)).seconds_added < 6.0
     assert "Jaco" not in repr(run)

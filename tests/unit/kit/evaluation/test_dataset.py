@@ -83,11 +83,8 @@ def test_grades_and_rows_of_one_question_are_put_together(
 def test_a_question_may_have_an_id_of_its_own(tmp_path: Path) -> None:
     content = "question_id,question,passage_id,grade\nq7,What?,a,2\nq7,What?,b,0\nq8,Who?,a,1\n"
     assert load_judged(write(tmp_path, content)).qrels == {"q7": {"a": 2, "b": 0}, "q8": {"a": 1}}
-    path = write(
-        tmp_path,
-        "id,question,ids,answer\nq7,What?,a,It is.\nq8,What?,b,\n,Who?,c,\n",
-    )
-    data = load_judged(path)
+    rows = "id,question,ids,answer\nq7,What?,a,It is.\nq8,What?,b,\n,Who?,c,\n"
+    data = load_judged(write(tmp_path, rows))
     assert data.qrels == {"q7": {"a": 1}, "q8": {"b": 1}, "3": {"c": 1}}
     assert [question.reference for question in data.questions] == ["It is.", "", ""]
 
@@ -95,6 +92,7 @@ def test_a_question_may_have_an_id_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ("question,gold\nWhat?,a\n", r"must name a column id in its .* not 'question', 'gold'"),
         ("", r"questions\.csv must hold questions with the ids of their passages; it holds none"),
         ("What?,a\nWhen?,b\n", r"must name a column question .* not 'What\?', 'a'"),
         ('question,id\n"What\nis it?",a\n"And\nwhen?",\n', r"csv line 4: has no passage id"),
@@ -130,16 +128,8 @@ def test_questions_with_ideal_answers_need_no_judgements(tmp_path: Path, content
 
 
 TEXT = "Jaco eats twice a day, and is fond of carrots."
-GOLD = {
-    "user_input": "What?",
-    "reference_contexts": [TEXT],
-    "reference": "x",
-}
-INDEXED = {
-    "queries": {"q": "What?"},
-    "corpus": {"n": TEXT},
-    "relevant_docs": {"q": ["n"]},
-}
+GOLD = {"user_input": "What?", "reference_contexts": [TEXT], "reference": "x"}
+INDEXED = {"queries": {"q": "What?"}, "corpus": {"n": TEXT}, "relevant_docs": {"q": ["n"]}}
 
 
 @pytest.mark.parametrize(
@@ -163,22 +153,16 @@ def test_passages_given_as_text_are_the_right_ones_whatever_their_ids(
 
 def test_history_date_grades_and_answer_come_with_a_question(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "Who is Jaco?"}]
-    record = {
-        "question": "What?",
-        "history": turns,
-        "date": "2025-03-01",
-        "answer": "That.",
-    }
-    path = write(
-        tmp_path,
-        json.dumps([{**record, "ids": {"a": 2, "b": False}}]),
-        "q.json",
-    )
+    record = {"question": "What?", "history": turns, "date": "2025-03-01", "answer": "That."}
+    path = write(tmp_path, json.dumps([{**record, "ids": {"a": 2, "b": False}}]), "q.json")
     data = load_questions(path)
     (question,) = data.questions
     assert question.history == (Message("user", "Who is Jaco?"),)
     assert question.metadata == {"answer": "That.", "date": "2025-03-01"}
     assert judged(data) == judged(load_judged(path)) == {"What?": {"a": 2, "b": 0}}
+    cell = json.dumps(turns).replace('"', '""')
+    (asked,) = load_questions(write(tmp_path, f'question,history\nWhat?,"{cell}"\n')).questions
+    assert asked.history == question.history
 
 
 @pytest.mark.parametrize(
@@ -226,23 +210,11 @@ def test_a_folder_is_read_with_its_passages_and_judged_questions(tmp_path: Path)
     assert [question.id for question in data.questions] == ["q1"]
     assert (data.qrels, data.name) == ({"q1": {"p1": 1}}, tmp_path.name)
     assert "what?" not in repr(data) + repr(data.questions)
-    (folder / "qrels" / "train.tsv").write_text("q2\tnowhere#7\t1\n")
+    (folder / "qrels" / "train.tsv").write_text("\ufeffa\tb\tscore\r\nq2\tnowhere#7\t2\r\n\n")
     # Without passages, a folder serves an index of one's own.
-    assert load_judged(folder).qrels == {"q1": {"p1": 1}, "q2": {"nowhere#7": 1}}
-    assert load_judged(folder / "qrels" / "train.tsv").qrels == {"q2": {"nowhere#7": 1}}
-    with pytest.raises(
-        ConfigError,
-        match=r"judges 'nowhere#7', which is not in corpus\.jsonl",
-    ):
+    assert load_judged(folder).qrels == {"q1": {"p1": 1}, "q2": {"nowhere#7": 2}}
+    with pytest.raises(ConfigError, match=r"judges 'nowhere#7', which is not in corpus\.jsonl"):
         Dataset.load(folder)
-
-
-@pytest.mark.parametrize(
-    "qrels",
-    ["\ufeffa\tb\tscore\r\nq1\tp1\t2\r\n", "q1 Q0 p1 2\n\n"],
-)
-def test_judgements_are_read_in_each_of_their_layouts(tmp_path: Path, qrels: str) -> None:
-    assert Dataset.load(write_folder(tmp_path, qrels=qrels)).qrels == {"q1": {"p1": 2}}
 
 
 @pytest.mark.parametrize(
@@ -261,22 +233,18 @@ def test_an_error_in_a_folder_names_file_and_line(
         Dataset.load(write_folder(tmp_path, **{part: content}))
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"corpus\.jsonl cannot be read: .*queries\.jsonl",
-    ):
-        Dataset.load(tmp_path)
-    with pytest.raises(
-        ConfigError,
-        match=r"nowhere\.csv cannot be read: No such file",
-    ):
-        load_judged(tmp_path / "nowhere.csv")
-    with pytest.raises(
-        ConfigError,
-        match="add --function module:name",
-    ):
-        Dataset.load(write(tmp_path, PLAIN))
+@pytest.mark.parametrize(
+    ("load", "name", "said"),
+    [
+        (Dataset.load, ".", r"corpus\.jsonl cannot be read: .*queries\.jsonl"),
+        (Dataset.load, "questions.csv", "add --function module:name"),
+        (load_judged, "nowhere.csv", r"nowhere\.csv cannot be read: No such file"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, load: Any, name: str, said: str) -> None:
+    write(tmp_path, PLAIN)
+    with pytest.raises(ConfigError, match=said):
+        load(tmp_path / name)
 
 
 # --- hashes, and any input ------------------------------------------------------------------------
@@ -285,12 +253,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_every_change_of_the_data_has_another_hash_and_another_order_has_not() -> None:
     passages = (Passage("p1", "one"), Passage("p2", "two"))
     questions = (Question("q1", "what?"), Question("q2", "who?"))
-    data = Dataset(
-        "x",
-        passages,
-        questions,
-        {"q1": {"p1": 1}, "q2": {"p1": 1}},
-    )
+    data = Dataset("x", passages, questions, {"q1": {"p1": 1}, "q2": {"p1": 1}})
     changed = [
         replace(data, passages=(replace(passages[0], metadata={"a": 1}), passages[1])),
         replace(data, questions=(replace(questions[0], history=(Message("user", "x"),)),)),
@@ -298,11 +261,7 @@ def test_every_change_of_the_data_has_another_hash_and_another_order_has_not() -
     ]
     prints = {json.dumps(data.fingerprints) for data in (data, *changed)}
     assert len(prints) == len(changed) + 1
-    turned = replace(
-        data,
-        passages=passages[::-1],
-        questions=questions[::-1],
-    )
+    turned = replace(data, passages=passages[::-1], questions=questions[::-1])
     assert turned.fingerprints == data.fingerprints
     assert Dataset("x", (), (Question("q", "\ud800"),), {}).fingerprints["passages"] == ""
 

@@ -15,10 +15,7 @@ from qtmiddleware.kit.evaluation.measures import RESAMPLES
 
 
 def test_the_measures_are_their_formulas_on_the_first_ten() -> None:
-    found = evaluate(
-        {"q": {"a": 1, "b": 2, "c": 0, "d": 1}},
-        {"q": ["x", "b", "c", "a", "b"]},
-    )
+    found = evaluate({"q": {"a": 1, "b": 2, "c": 0, "d": 1}}, {"q": ["x", "b", "c", "a", "b"]})
     ideal = 2 / log2(2) + 1 / log2(3) + 1 / log2(4)
     assert found.means == pytest.approx(
         {
@@ -34,16 +31,8 @@ def test_the_measures_are_their_formulas_on_the_first_ten() -> None:
 
 
 def test_a_question_that_found_nothing_counts_0_and_an_unjudged_one_not_at_all() -> None:
-    qrels = {
-        "a": {"p": 1},
-        "b": {"p": 1},
-        "c": {"p": 1},
-        "d": {"p": 0},
-    }
-    found = evaluate(
-        qrels,
-        {"a": ["p"], "b": [], "d": ["p"], "unjudged": ["p"]},
-    )
+    qrels = {"a": {"p": 1}, "b": {"p": 1}, "c": {"p": 1}, "d": {"p": 0}}
+    found = evaluate(qrels, {"a": ["p"], "b": [], "d": ["p"], "unjudged": ["p"]})
     assert found.values["nDCG@10"] == {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}
     assert found.means["nDCG@10"] == 0.25
     assert set(evaluate({}, {}).means.values()) == {0.0}

@@ -30,15 +30,7 @@ def talk(texts: tuple[str, ...]) -> tuple[Message, ...]:
 
 
 def prompt(query: str = "Is Rome big?", *history: str, mode: str = "combined") -> Prompt:
-    return Prompt(
-        mode,
-        "1",
-        "Answer with JSON.",
-        query,
-        FIELDS,
-        query,
-        talk(history),
-    )
+    return Prompt(mode, "1", "Answer with JSON.", query, FIELDS, query, talk(history))
 
 
 def answer(model: LanguageModel, asked: Prompt) -> dict[str, Any]:
@@ -54,11 +46,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_recorded_reply_is_the_json_of_the_fields_asked_for_with_an_estimated_price() -> None:
-    texts = {
-        "rewrite": "Rome's size",
-        "hyde": "It is.",
-        "sub_queries": ["a", "", 3, "b", "c"],
-    }
+    texts = {"rewrite": "Rome's size", "hyde": "It is.", "sub_queries": ["a", "", 3, "b", "c"]}
     model = RecordedModel([{"query": "Is  Rome big?", **texts}])
     reply = model.complete(prompt(" Is\tRome big?\n"), NEVER)
     assert json.loads(reply.text) == {"rewrite": "Rome's size", "sub_queries": ["a", "b"]}
@@ -109,10 +97,7 @@ def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
         for id_, (text, *rest) in FOLLOW_UPS.items()
         for turns in [tuple(rest)]
     ]
-    model = RecordedModel(
-        [*records, {"query": "Empty?", "paraphrases": ["a"]}],
-        queries,
-    )
+    model = RecordedModel([*records, {"query": "Empty?", "paraphrases": ["a"]}], queries)
     if key in ("unrecorded", "empty"):
         with pytest.raises(ModelError) as caught:
             model.complete(prompt(*asked), NEVER)
@@ -131,8 +116,8 @@ def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     texts = {"standalone": "Why is Rome not big?", "rewrite": "größer\u2028…", "sub_queries": ["a"]}
     said = f"```json\n{json.dumps({**texts, 'extra': 1})}\n```"
     follow_up = prompt("Why?", "Is Rome big?", "No.")
+    recording = RecordingModel(ScriptedModel(said), path)
     for _ in range(2):
-        recording = RecordingModel(ScriptedModel(said), path)
         assert recording.complete(follow_up, NEVER).text == said
         assert asyncio.run(recording.acomplete(prompt(), NEVER)).text == said
     assert [line["query"] for line in read(path)] == ["Why?", "Is Rome big?"]
@@ -140,10 +125,7 @@ def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     # Each mode of a question is replayed as it was recorded.
     for mode in ("rewrite", "all"):
-        recording = RecordingModel(
-            ScriptedModel({"rewrite": f"by {mode}"}),
-            path,
-        )
+        recording = RecordingModel(ScriptedModel({"rewrite": f"by {mode}"}), path)
         recording.complete(prompt("Which?", mode=mode), NEVER)
     replayed = RecordedModel.from_file(path)
     modes = ("rewrite", "all", "combined")
@@ -151,10 +133,25 @@ def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     assert found == ["by rewrite", "by all", "by all"]
 
 
-@pytest.mark.parametrize(
-    "said",
-    ["I'm sorry, Jaco", '{"rewrite": "Jaco"}'],
-)
+def test_the_same_prompt_is_asked_once_and_its_reply_has_the_time_it_took() -> None:
+    inner = ScriptedModel({"rewrite": "x"}, seconds=0.01)
+    model = RecordingModel(inner)
+    first = asyncio.run(model.acomplete(prompt(), NEVER))
+    again = model.complete(prompt(), NEVER)
+    assert (first.seconds, again.text) == (0, first.text)
+    assert again.seconds >= 0.01
+    for other in (prompt("Else?"), prompt(mode="all"), prompt("Is Rome big?", "Why?")):
+        model.complete(other, NEVER)
+    assert len(inner.prompts) == 4
+    failing = ScriptedModel(ModelError("rate_limited"))
+    model = RecordingModel(failing)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="rate_limited"):
+            model.complete(prompt(), NEVER)
+    assert len(failing.prompts) == 2
+
+
+@pytest.mark.parametrize("said", ["I'm sorry, Jaco", '{"rewrite": "Jaco"}'])
 def test_a_reply_that_cannot_be_recorded_is_passed_on(
     tmp_path: Path, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,7 +33,6 @@ def record(plain: str, ours: str, **changed: Any) -> dict[str, Any]:
             "same_first": plain[:1] == ours[:1],
             "same_order": plain == ours,
             "plain_ms": 40.0,
-            "dropped": 0,
         },
         "trace": {**trace, **changed},
     }
@@ -61,11 +60,8 @@ def test_the_figures_are_shares_of_the_questions_and_means_per_question(tmp_path
     assert "Another passage would come first for 2 of 4 questions; 1 would get the" in sentences
     assert "$2.00 per 1,000 questions" in sentences
     assert "About" not in repr(report)
-    assert [it.query for it in report.pick_examples(9)] == [
-        "About xyz?",
-        "About dab?",
-        "About acb?",
-    ]
+    examples = ["About xyz?", "About dab?", "About acb?"]
+    assert [it.query for it in report.pick_examples(9)] == examples
     assert report.pick_examples(1)[0].plain == ("Passage a", "Passage b", "Passage c")
 
 
@@ -79,14 +75,7 @@ def test_a_model_without_a_price_makes_the_cost_unknown(tmp_path: Path) -> None:
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value inside *value*."""
     is_list = isinstance(value, list)
-    for key in (
-        value
-        if isinstance(
-            value,
-            dict,
-        )
-        else range(len(value) if is_list else 0)
-    ):
+    for key in value if isinstance(value, dict) else range(len(value) if is_list else 0):
         yield (*path, key)
         yield from places(value[key], (*path, key))
 

@@ -29,12 +29,7 @@ def script(prompt: Prompt) -> Any:
 
 
 def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
-    found = ask_systems(
-        search,
-        QUERY,
-        client=ScriptedModel(script),
-        top_k=3,
-    )
+    found = ask_systems(search, QUERY, client=ScriptedModel(script), top_k=3)
     (row,) = found.questions
     assert tuple(one.system for one in row.systems) == SHOWN
     assert all(len(one.matches) == 3 and one.seconds > 0 for one in row.systems)
@@ -51,13 +46,7 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_a_failure_takes_nothing
     def reply(prompt: Prompt) -> Any:
         return ModelError("unavailable") if prompt.mode == failing else script(prompt)
 
-    found = ask_systems(
-        search,
-        JUDGED,
-        ["rewrite"],
-        client=ScriptedModel(reply),
-        top_k=4,
-    )
+    found = ask_systems(search, JUDGED, ["rewrite"], client=ScriptedModel(reply), top_k=4)
     (row,) = found.questions
     assert all(one.matches for one in row.systems)
     assert all((one.answer is None) == (failing == "answer") for one in row.systems)
@@ -76,17 +65,11 @@ def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
         pytest.fail("asked")
 
     with pytest.raises(InvalidQuery, match="blank"):
-        ask_systems(
-            never,
-            [Question("a", "What?"), Question("b", " ")],
-        )
+        ask_systems(never, [Question("a", "What?"), Question("b", " ")])
     with pytest.raises(ConfigError, match="there is no system"):
         ask_systems(never, QUERY, ["rewritten"])
     with pytest.raises(ConfigError, match="same id"):
-        ask_systems(
-            never,
-            [Question("a", "What?"), Question("a", "Who?")],
-        )
+        ask_systems(never, [Question("a", "What?"), Question("a", "Who?")])
 
 
 def test_a_named_system_is_the_same_around_a_function_of_other_settings() -> None:
