@@ -306,14 +306,11 @@ class _Flow:
             self.call.shape,
             options=self.settings.keyword_evidence,
             initial_rankings=search.initial,
-            deadline=self.plan.deadline,
         )
 
     def _learn(self, original_result: SearchResult) -> None:
         """Remember what a response that could be read shows of the function."""
         self.learned.is_unreadable = self.learned.is_new = False
-        if original_result.is_cut:
-            self.degradations.append(Degradation("metadata", "timeout", "slow to read"))
 
     def _should_ask_model(self, original_result: SearchResult) -> bool:
         """Return whether the gate decides, from *original_result*, to ask the model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,14 +15,12 @@ from qtmiddleware.types import Degradation, Message, Query
 # The names that libraries give to roles. "" drops the message: nobody said a tool's output.
 _ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "ai", "model", "bot", "chatbot"), "assistant"),
+    **dict.fromkeys(("assistant", "ai", "model"), "assistant"),
     **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("tool", "function", "remove"), ""),
+    **dict.fromkeys(("tool", "function"), ""),
 }
-_PART_ROLES: Final = {"user-prompt": "user", "system-prompt": "system", "text": "assistant"}
-_CONTENTS: Final = ("content", "parts", "blocks", "text", "message")
-_TOOL_CALLS: Final = ("tool_calls", "function_call")
-_TEXT_KINDS: Final = frozenset({"text", "input_text", "output_text", "text-content"})
+_CONTENTS: Final = ("content", "parts", "blocks", "text")
+_TEXT_KINDS: Final = ("", "text", "input_text", "output_text")
 
 # A question opens a new topic if at least this many of its keywords, and at least this fraction of
 # them, do not occur in the conversation.
@@ -45,11 +43,13 @@ def read_history(history: Any) -> History:
 
     Blank messages, tool calls, tool outputs and unreadable messages are left out. Never raises.
 
-            - a mapping or object with a role and a content, such as a message or item of OpenAI,
-              LangChain, LlamaIndex, pydantic-ai, Anthropic, Bedrock or Google
-            - a (role, content) pair
-            - a (user, assistant) pair
+    Args:
+        history: messages, oldest first, or an object with ``messages``. A message is a message or
+            item of OpenAI, Anthropic, Google, LangChain, LlamaIndex or Haystack, a (role, content)
+            pair, or a (user, assistant) pair.
     """
+    if history is None:
+        return History()
     try:
         turns = _list_turns(history)
     except Exception as error:
@@ -95,12 +95,10 @@ def is_new_topic(query: Query, history: Sequence[Message]) -> bool:
 
 def _list_turns(history: Any) -> tuple[Any, ...]:
     messages = read_field(history, "messages")
-    turns = messages if isinstance(messages, Iterable) else history
-    if turns is None:
-        return ()
-    # A single message of LangChain or LlamaIndex is iterable too: over its fields.
-    is_single = isinstance(turns, str | bytes | Mapping) or not isinstance(turns, Iterable)
-    return (turns,) if is_single or hasattr(turns, "content") else tuple(turns)
+    turns = history if messages is None else messages
+    # A single message of LangChain is iterable too: over its fields.
+    is_single = isinstance(turns, str | bytes | Mapping) or hasattr(turns, "content")
+    return (turns,) if is_single else tuple(turns)
 
 
 def _read_turn(turn: Any) -> list[Message]:
@@ -108,47 +106,26 @@ def _read_turn(turn: Any) -> list[Message]:
     if isinstance(turn, tuple | list):
         first, second = turn
         role = _ROLES.get(_read_name(first))
-        if role is not None:
-            return [Message(role, _read_text(second))]
-        return [Message("user", _read_text(first)), Message("assistant", _read_text(second))]
-    content = next(filter(None, (read_field(turn, name) for name in _CONTENTS)), None)
-    for wrapper in ("data", "kwargs", "raw_item"):
-        # LangChain's own JSON (two kinds), and the items of a run in OpenAI's Agents SDK
-        if content is None and (inner := read_field(turn, wrapper)) is not None:
-            return _read_turn(inner)
-    # A request of pydantic-ai holds the parts of several roles.
-    if read_field(turn, "kind") in ("request", "response"):
-        roles = ((part, _PART_ROLES.get(read_field(part, "part_kind"))) for part in content or ())
-        return [Message(it, _read_text(read_field(part, "content"))) for part, it in roles if it]
-    role = _read_role(turn, content)
-    has_content = any(
-        name in turn if isinstance(turn, Mapping) else hasattr(turn, name)
-        for name in (*_CONTENTS, *_TOOL_CALLS)
-    )
-    if role and not has_content:
+        if role is None:
+            return [Message("user", _read_text(first)), Message("assistant", _read_text(second))]
+        return [Message(role, _read_text(second))]
+    role = _read_role(turn)
+    contents = (read_field(turn, name) for name in _CONTENTS)
+    content = next((it for it in contents if it is not None), None)
+    # An assistant that calls a tool may say nothing.
+    if content is None and role == "user":
         raise TypeError("the message has no content")
     return [Message(role, _read_text(content))] if role else []
 
 
-def _read_role(turn: Any, content: Any) -> str:
+def _read_role(turn: Any) -> str:
     """Return the role of *turn*, such as ``user``; ``""`` if nobody said it, as a tool's output."""
-    if (role := read_field(turn, "role")) is not None:
-        if name := _read_name(role):
-            return _ROLES.get(name, name)
-        raise TypeError("the role is no text")
-    kind = _read_name(read_field(turn, "type"))
-    # Chunks of a LangChain stream say "AIMessageChunk".
-    role = _ROLES.get(kind.removesuffix("chunk").removesuffix("message"))
-    if role is not None:
-        return role
-    # AutoGen's messages and Google's events name the agent.
-    if speaker := _read_name(read_field(turn, "source") or read_field(turn, "author")):
-        return _ROLES.get(speaker, "assistant")
-    # Reasoning and tool calls are items of OpenAI's Responses API.
-    if kind not in ("", "message") and not isinstance(content, str):
-        return ""
-    if isinstance(turn, Mapping):
-        return "user"
+    if name := _read_name(read_field(turn, "role")):
+        return _ROLES.get(name, name)
+    # LangChain's type is "human" or "AIMessageChunk"; that of other items of OpenAI's Responses
+    # API is "reasoning" or "function_call".
+    if kind := _read_name(read_field(turn, "type")):
+        return _ROLES.get(kind.removesuffix("chunk").removesuffix("message"), "")
     raise TypeError("the message has no role")
 
 
@@ -163,7 +140,7 @@ def _read_text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list | tuple):
-        content = read_field(content, "parts")
+        raise TypeError("the content is neither a text nor a list of parts")
     return "\n".join(filter(None, map(_read_part, content)))
 
 
@@ -171,15 +148,8 @@ def _read_part(part: Any) -> str:
     """Return the text of *part*; ``""`` for a part without text, such as an image or a call."""
     if isinstance(part, str):
         return part
-    kinds = (_read_name(read_field(part, name)) for name in ("type", "block_type", "kind"))
-    kind = next(filter(None, kinds), "")
-    text = read_field(part, "content" if kind == "text-content" else "text")
-    if isinstance(text, str) and (not kind or kind in _TEXT_KINDS):
-        # Google marks what the model thought.
-        return "" if read_field(part, "thought") is True else text
-    # A part of Bedrock or Google is named by its only key, such as {"image": {...}}. AutoGen's
-    # calls have only a name.
-    is_keyed = isinstance(part, Mapping) and not any(isinstance(it, str) for it in part.values())
-    if kind or is_keyed or hasattr(part, "text") or read_field(part, "name"):
-        return ""
-    raise TypeError("the part is of unknown kind")
+    text = read_field(part, "text")
+    kind = _read_name(read_field(part, "type") or read_field(part, "block_type"))
+    # Google marks what the model thought.
+    is_said = kind in _TEXT_KINDS and read_field(part, "thought") is not True
+    return text if is_said and isinstance(text, str) else ""

@@ -8,10 +8,9 @@ missing. What cannot be copied is refused, because the caller's own objects are 
 from __future__ import annotations
 
 import copy
-import json
 import re
-from collections import UserDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -27,7 +26,6 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.types import (
     DEFAULT_NAMESPACE,
     NEVER,
-    Deadline,
     Passage,
     Path,
     Ranking,
@@ -65,8 +63,6 @@ ENVELOPES: Final = tuple(
     result_items contexts.contexts contexts items value data result
     """.split()  # noqa: SIM905
 )
-# If these are None, the response is empty. Other names are used for other data, too.
-_KNOWN_ENVELOPES: Final = ENVELOPES[:8]
 _VECTORS: Final = ("values", "sparse_values", "vector", "embedding")
 _NOT_METADATA: Final = frozenset((*IDS[:3], *SCORES[:3], "namespace", *_VECTORS))
 # Lists with a field of each passage, as in Chroma.
@@ -75,14 +71,14 @@ _COLUMNS: Final = {
     for field in ("id", "document", "text", "metadata", "distance", "score", "embedding", "uri")
 } | {"similarities": "score"}
 # Classes with one of these attributes are no database rows, although they may have keys().
-_NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields", "dtype", "iloc")
+_NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields")
 # Some scripts put no spaces between words, so CJK punctuation counts too.
 _SPACE: Final = re.compile(r"[\s。、，！？]")
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _MOST_FIELDS: Final = 1_000
 _MOST_PARTS: Final = 100
-# How long slow mappings may take in all, even if the deadline has passed.
-_READING_SECONDS: Final = 0.1
+# How long the slow mappings of one response may take in all.
+_READING_SECONDS: Final = 0.5
 
 _USUAL: Final = KeywordEvidenceSettings()
 
@@ -102,15 +98,11 @@ class Shape:
 
 @dataclass(eq=False, repr=False, slots=True)
 class SearchResult:
-    """A response, the ranking read from it, and its shape.
-
-    *is_cut* says that reading took too long, so that some passages lack metadata.
-    """
+    """A response, the ranking read from it, and its shape."""
 
     ranking: Ranking
     shape: Shape
     response: Any
-    is_cut: bool = False
 
 
 def read_response(
@@ -120,7 +112,6 @@ def read_response(
     *,
     options: KeywordEvidenceSettings = _USUAL,
     initial_rankings: Mapping[str, Ranking] | None = None,
-    deadline: Deadline | None = None,
 ) -> SearchResult:
     """Return the ranking in *response*, together with the response and its shape.
 
@@ -132,24 +123,18 @@ def read_response(
         items = shape.items(response)
         if not _is_list(items):
             raise _build_shape_error(items, "read= must return a list of items, not")
-        stops_at = NEVER
-        if deadline is not None:
-            stops_at = max(deadline.at, monotonic() + _READING_SECONDS)
         namespace = str(_get_field(response, "namespace") or DEFAULT_NAMESPACE)
-        passages = _Reader(tuple(options.fields.items()), namespace, stops_at).read_all(items)
-        is_cut = monotonic() > stops_at
+        passages = _Reader(tuple(options.fields.items()), namespace).read_all(items)
     except ResponseShapeError:
         raise
     except Exception as error:
         # The response comes from the user's code, so reading it may raise anything.
         problem = f"reading raised {type(error).__name__} for a response of type"
         raise _build_shape_error(response, problem) from error
-    if is_cut and not any(passage.text for passage in passages):
-        raise _build_shape_error(items[0], "reading took too long for items of type")
     keys = [passage.key for passage in passages]
     scores = [passage.score for passage in passages]
     ranking = Ranking(variant, keys, scores, passages, initial_rankings or {})
-    return SearchResult(ranking, shape, response, is_cut)
+    return SearchResult(ranking, shape, response)
 
 
 def read_passage(item: Any) -> Passage:
@@ -164,7 +149,6 @@ def read_passage(item: Any) -> Passage:
 def _classify(class_: Any) -> str:
     """Return the kind of *class_*: text, list, array, named tuple, mapping, view or object."""
     if class_.__name__ == "ndarray" and hasattr(class_, "__array_interface__"):
-        # The subclasses of numpy's arrays hold more than the values.
         return "array"
     if issubclass(class_, str | bytes | bytearray | memoryview):
         return "text"
@@ -188,14 +172,12 @@ def _get_kind(value: Any) -> str:
 
 def _is_list(value: Any) -> bool:
     """Return whether *value* is a sequence of items, which texts, rows and named tuples are not."""
-    if (kind := _get_kind(value)) == "array":
-        return bool(value.ndim == 1 and value.dtype.kind in "OUT")
-    return kind == "list"
+    return _get_kind(value) == "list"
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether *value* is a list or a tuple without names."""
-    return isinstance(value, (tuple, list)) and _get_kind(value) == "list"
+    return isinstance(value, (tuple, list)) and _is_list(value)
 
 
 def _is_number(value: Any) -> bool:
@@ -223,7 +205,7 @@ def _spell(name: str) -> str:
 
 
 _ENVELOPE_NAMES: Final = frozenset(_spell(name) for path in ENVELOPES for name in path.split("."))
-_OTHER_NAMES: Final = ("title", "namespace", "_node_content")
+_OTHER_NAMES: Final = ("title", "namespace")
 _USUAL_NAMES: Final = _ENVELOPE_NAMES.union(
     map(_spell, (*IDS, *DOCUMENT_IDS, *TEXTS, *SCORES, *METADATA, *_OTHER_NAMES))
 )
@@ -275,10 +257,7 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
             if not isinstance(names, dict):
                 names = _list_attributes(class_, tuple(getattr(value, "__dict__", ())))
             for name in names:
-                try:
-                    fields[name] = getattr(value, name, None)
-                except Exception:
-                    continue
+                fields[name] = getattr(value, name, None)
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return fields
@@ -291,11 +270,9 @@ def _get_field(holder: Any, name: str | int) -> Any:
     if class_ is dict:
         return holder.get(name)
     try:
-        if isinstance(name, int):
+        if isinstance(name, int) or _classify(class_) == "mapping":
             return holder[name]
-        if _classify(class_) != "mapping":
-            return getattr(holder, name, None)
-        return holder.get(name) if isinstance(holder, Mapping) else holder[name]
+        return getattr(holder, name, None)
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return None
@@ -340,7 +317,6 @@ class _Layout(NamedTuple):
     texts: Sequence[Path]
     metadata: Sequence[str]
     title: str
-    no_metadata: Sequence[str]
     usual: tuple[str, str, str]  # the most usual names of an id, a score and a text
 
 
@@ -375,28 +351,29 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
         texts=texts,
         metadata=metadata,
         title=(*pick(("title",)), "")[0],
-        no_metadata=[name for name in names if name in _NOT_METADATA],
         usual=(id_name, score_name, text_name),
     )
 
 
-class _Reader(NamedTuple):
-    """Reads the passages of one response, until *stops_at* if its mappings are slow.
+class _Reader:
+    """Reads the passages of one response.
 
     *named* are the fields that the settings name, such as ``("id", "uid")``.
     """
 
-    named: tuple[tuple[str, str], ...] = ()
-    namespace: str = DEFAULT_NAMESPACE
-    stops_at: float = NEVER
+    def __init__(
+        self, named: tuple[tuple[str, str], ...] = (), namespace: str = DEFAULT_NAMESPACE
+    ) -> None:
+        self._named = named
+        self._namespace = namespace
+        self._stops_at = monotonic() + _READING_SECONDS
 
     def read_all(self, items: Sequence[Any]) -> list[Passage]:
         """Return the passages in *items*. Raises `ResponseShapeError` if an item is no passage."""
         names: Sequence[str] = ()
-        # Only all rows of a database together show what each of their values is.
         if len(items) and _is_plain(items[0]):
-            kinds = {(type(item), len(item)) if _is_plain(item) else None for item in items}
-            names = _name_values(items) if len(kinds) == 1 else ()
+            # Only all rows of a database together show what each of their values is.
+            names = _name_values(list(filter(_is_plain, items)))
         passages = [self._read_usual(item) or self._read(item, names) for item in items]
         for passage in passages:
             if passage.text is None:
@@ -407,7 +384,7 @@ class _Reader(NamedTuple):
         """Return what `_read` returns, but only for a dict with all in the most usual places."""
         if type(item) is not dict:
             return None
-        layout = _find_layout(tuple(item), self.named)
+        layout = _find_layout(tuple(item), self._named)
         id_name, score_name, text_field = layout.usual
         id_, score = item.get(id_name), item.get(score_name)
         if type(id_) is not str or not id_ or type(score) is not float or not isfinite(score):
@@ -415,13 +392,13 @@ class _Reader(NamedTuple):
         place, metadata = self._find_metadata(item, layout)
         text = item.get(text_field)
         if not layout.texts and place:
-            name = _find_layout(tuple(metadata), self.named).usual[2]
+            name = _find_layout(tuple(metadata), self._named).usual[2]
             text, text_field = metadata.get(name), f"metadata.{name}"
         if type(text) is not str or not text or text.isspace():
             return None
         title = metadata.get("title") or item.get(layout.title)
         return Passage(
-            (str(item.get("namespace") or self.namespace), id_),
+            (str(item.get("namespace") or self._namespace), id_),
             item,
             id_,
             score,
@@ -435,39 +412,37 @@ class _Reader(NamedTuple):
     def _read(self, item: Any, names: Sequence[str]) -> Passage:
         """Return the passage in any *item*. *names* are those of its values if it is a row."""
         if isinstance(item, str):
-            text_key = (self.namespace, f"\0{item}")
+            text_key = (self._namespace, f"\0{item}")
             return Passage(text_key, item, text=_join_text(item), text_field="")
-        fields, places = self._name_fields(item, names)
-        layout = _find_layout(tuple(fields), self.named)
+        fields = list_fields(item, self._stops_at)
+        # Where fields are in the item, if not under their names.
+        places: dict[Any, Path] = {}
+        if _is_plain(item):
+            fields = dict(zip(names, item, strict=True))
+            places = {name: (place,) for place, name in enumerate(names)}
+        layout = _find_layout(tuple(fields), self._named)
         id_ = _find_string(fields, layout.ids)
         scores = layout.scores
         inner_name = None if id_ else _find_inner(fields)
         if inner_name is not None:
             # A document beside its score, as in LlamaIndex: the fields of both become one dict.
-            inner = self._list_fields(fields[inner_name])
+            inner = list_fields(fields[inner_name], self._stops_at)
             outer = {
                 name: it for name, it in fields.items() if name != inner_name and it is not None
             }
             inner_place = places.get(inner_name, (inner_name,))
             places |= {name: (*inner_place, name) for name in inner if name not in outer}
             fields = inner | outer
-            layout = _find_layout(tuple(fields), self.named)
+            layout = _find_layout(tuple(fields), self._named)
             id_ = _find_string(fields, layout.ids)
             # Next to a document, a computed distance has whatever name the database gave it.
             scores = layout.scores or [(name,) for name, it in outer.items() if _is_number(it)]
         metadata_name, metadata = self._find_metadata(fields, layout)
-        if not scores and _get_kind(details := fields.get("metadata")) == "object":
-            # Weaviate keeps the scores in an object beside the properties.
-            paths = _find_layout(tuple(list_fields(details))).scores
-            scores = [("metadata", *path) for path in paths]
         text, text_field = _find_text(fields, layout)
         if text is None and metadata_name:
-            text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
+            text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self._named))
             text_field = f"metadata.{text_field}"
-        if text is None and "_node_content" in metadata:
-            text, text_field = _read_node(metadata["_node_content"]), "_node_content"
-        has_id_setting = "id" in dict(self.named)
-        if names and names[0] != "document" and not has_id_setting:
+        if names and names[0] != "document" and _is_plain(item):
             key = _build_row_key(item)
         elif id_:
             key = id_
@@ -477,13 +452,9 @@ class _Reader(NamedTuple):
             # Scores and similar numbers tell no passages apart.
             other = {name: it for name, it in metadata.items() if type(it) is not float}
             key = f"{id_ or ''}\0{text or repr(other or item)}"
-        score_paths = scores
-        if places:
-            # The passage keeps paths in the item, not in its fields.
-            score_paths = [(*places.get(name, (name,)), *rest) for name, *rest in scores]
         title = metadata.get("title") or fields.get(layout.title)
         return Passage(
-            (str(fields.get("namespace") or self.namespace), key),
+            (str(fields.get("namespace") or self._namespace), key),
             item,
             id_,
             _read_score(fields, scores),
@@ -491,49 +462,19 @@ class _Reader(NamedTuple):
             title if isinstance(title, str) else "",
             metadata,
             None if text is None else text_field,
-            score_paths,
+            [(*places.get(name, (name,)), *rest) for name, *rest in scores],
         )
-
-    def _name_fields(
-        self, item: Any, names: Sequence[str]
-    ) -> tuple[dict[Any, Any], dict[Any, Path]]:
-        """Return the fields of *item*, and their places in it if these are not their names."""
-        if not _is_plain(item):
-            return self._list_fields(item), {}
-        places: dict[Any, Path] = {
-            name: (place,) for place, name in enumerate(names or _name_values([item]))
-        }
-        # The settings may name a position.
-        places |= {name: (int(name),) for _, name in self.named if name.isdecimal()}
-        return {name: _get(item, place) for name, place in places.items()}, places
-
-    def _list_fields(self, value: Any) -> dict[Any, Any]:
-        fields = list_fields(value, self.stops_at)
-        for _, name in self.named:
-            if name not in fields and (found := _get_field(value, name)) is not None:
-                fields = {**fields, name: found}
-        return fields
 
     def _find_metadata(self, fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
         """Return the name of the field with the metadata, and the metadata."""
         for name in layout.metadata:
             value = fields[name]
             if value and (type(value) is dict or isinstance(value, Mapping)):
-                return name, value if type(value) is dict else self._list_fields(value)
+                return name, list_fields(value, self._stops_at)
         for name in layout.metadata:
             if isinstance(fields[name], Mapping | None):
                 return name, {}
-        metadata = fields.copy()
-        for name in layout.no_metadata:
-            del metadata[name]
-        return "", metadata
-
-
-def _read_node(content: Any) -> str | None:
-    """Return the text in *content*, the JSON of a node that LlamaIndex put into a store."""
-    with suppress(TypeError, ValueError, RecursionError):
-        return _join_text(json.loads(content))
-    return None
+        return "", {name: value for name, value in fields.items() if name not in _NOT_METADATA}
 
 
 def _build_row_key(row: Sequence[Any]) -> str:
@@ -575,10 +516,7 @@ def _is_document(value: Any) -> bool:
 def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str]:
     """Return the text in *fields* and the name of its field; (None, "") without a text."""
     for path in layout.texts:
-        text = _get(fields, path)
-        if type(text) is not str or not text or text.isspace():
-            text = _join_text(text)
-        if text is not None:
+        if (text := _join_text(_get(fields, path))) is not None:
             return text, ".".join(map(str, path))
     return None, ""
 
@@ -622,17 +560,15 @@ def replace_score(passage: Passage, score: float) -> Any:
 
     Items without a score or that cannot be copied, such as database rows, are returned themselves.
     """
-    item = passage.item
-    for path in passage.score_paths if passage.score != score else ():
-        if not _is_number(_get(item, path)):
-            continue
-        try:
-            copied = _replace(item, path, lambda _: score)
-        except ResponseShapeError:
-            continue
+    item, paths = passage.item, passage.score_paths
+    if passage.score == score:
+        return item
+    for path in paths:
         # If the class computes its score, the copy does not show the new score and is useless.
-        if _read_score(copied, passage.score_paths) == score:
-            return copied
+        with suppress(ResponseShapeError):
+            copied = _replace(item, path, lambda _: score)
+            if _is_number(_get(item, path)) and _read_score(copied, paths) == score:
+                return copied
     return item
 
 
@@ -647,7 +583,7 @@ def _is_scored_pair(row: Any) -> bool:
 
 
 def _name_values(rows: Sequence[Any]) -> Sequence[str]:
-    """Return the names of the values in *rows*, which are plain rows of one type and length.
+    """Return the names of the values in *rows*, which are plain rows of one length.
 
     A value of unknown meaning is named by its place, as in ``["id", "1", "text", "score"]``.
     """
@@ -665,16 +601,13 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
                 texts.append((has_words, sum(map(len, column)), place))
         elif column and all(isinstance(value, Mapping) for value in column):
             names[place] = "metadata"
-    # The last column that can hold scores does.
-    for place in reversed(range(len(columns))):
-        if _can_be_scores(columns[place]):
+        elif _can_be_scores(column):
             names[place] = "score"
-            break
     if texts:
         # The longest texts with spaces are the passages, or else the longest words.
         _, _, place = max(texts)
         names[place] = "text"
-    if names[0] == "0" and all(map(_is_id, columns[0])):
+    if names[:1] == ["0"] and all(map(_is_id, columns[0])):
         names[0] = "id"
     # A list of lists without a number may contain columns instead of rows.
     are_rows = isinstance(rows[0], tuple) or any(map(_is_number, chain(*columns)))
@@ -695,12 +628,10 @@ def _name_scored(values: Sequence[Any]) -> str:
 def _can_be_scores(column: Sequence[Any]) -> bool:
     """Return whether *column* has only finite numbers, which only rise or only fall."""
     # Whole numbers may be ids.
-    if not all(map(_is_number, column)) or all(map(_is_whole, column)):
+    numbers = [convert_to_float(value) for value in column]
+    if None in numbers or all(map(_is_whole, column)):
         return False
-    numbers = [score for score in map(convert_to_float, column) if score is not None]
-    is_falling = numbers[:1] > numbers[-1:]
-    is_ordered = numbers == sorted(numbers, reverse=is_falling)
-    return is_ordered and len(numbers) == len(column)
+    return numbers in (sorted(numbers), sorted(numbers, reverse=True))  # type: ignore[type-var]
 
 
 def _is_whole(value: Any) -> bool:
@@ -722,7 +653,9 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 
     Raises `ResponseShapeError`, which names its type, if it holds no readable list of passages.
     """
-    path = _find_list_path(response, options)
+    path: Path = ()
+    if response is not None and not _is_list(response):
+        path = _find_list_path(response, options)
     if columns := _find_columns(response, path):
         return Shape(partial(_read_columns, columns), partial(_rebuild_columns, columns))
     return Shape(partial(_read_list, path), partial(_rebuild_list, path))
@@ -731,9 +664,7 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 def _read_list(path: Path, response: Any) -> Sequence[Any]:
     """Return the items in the list at *path* in *response*."""
     items: Any = _get(response, path)
-    if items is None:
-        return ()
-    return list(items) if _get_kind(items) == "array" else items
+    return () if items is None else items
 
 
 def _rebuild_list(path: Path, response: Any, items: Sequence[Any]) -> Any:
@@ -756,50 +687,33 @@ def _rebuild_columns(columns: Mapping[Path, str], response: Any, items: Sequence
 
 
 def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
-    """Return the path to the list of passages in *response*; () if it is a list itself."""
-    if response is None:
-        return ()
-    if _is_list(response):
-        return _unnest((), response)
+    """Return the path to the list of passages inside *response*."""
     fields = list_fields(response)
-    # The first known envelope without passages. It counts only if nothing else holds passages.
     empty_path: Path = ()
     for usual in ENVELOPES:
         path, value = _follow(fields, usual)
-        path = _unnest(path, value)
-        if _is_list(value) and _can_hold_passages(_get(fields, path), options):
+        if _is_list(value):
+            path = _unnest(path, value)
+            if _can_hold_passages(_get(fields, path), options):
+                return path
+        elif path and value is None:
+            empty_path = empty_path or path
+    # Chroma returns the ids and metadata of all passages, and texts only on request.
+    for name in ("metadatas", "ids") if isinstance(response, Mapping) else ():
+        path = _unnest((name,), fields.get(name))
+        items = _get(fields, path)
+        if _is_list(items) and not any(map(_is_list, items)):
             return path
-        is_empty = usual in _KNOWN_ENVELOPES and (value is None or _is_list(value))
-        if is_empty and not empty_path:
-            empty_path = path
-    path = _find_column_path(response, fields) or empty_path
-    if not path:
+    if not empty_path:
         problem = "no list of passages was found in a response of type"
         raise _build_shape_error(response, problem)
-    return path
-
-
-def _find_column_path(response: Any, fields: Mapping[Any, Any]) -> Path:
-    """Return the path to the metadata or ids of all passages, as in Chroma; () without them."""
-    for name in ("metadatas", "ids"):
-        value: Any = fields.get(name)
-        if isinstance(response, Mapping) and _is_list(value):
-            path = _unnest((name,), value)
-            # Chroma has a list per query. Lists of one query are unnested.
-            if len(path) == 1 and len(value) and _is_list(value[0]):
-                problem = "the results of several queries were found in a response of type"
-                raise _build_shape_error(response, problem)
-            return path
-    return ()
+    return empty_path
 
 
 def _unnest(path: Path, value: Any) -> Path:
-    """Return the path to the inner list if *value*, which is at *path*, is a list of one list."""
-    inner: Any = value[0] if _is_list(value) and len(value) == 1 else None
-    if not _is_list(inner) or _is_scored_pair(inner):
-        return path
-    is_nested = not len(inner) or (path and path[0] in _COLUMNS) or _is_document(inner[0])
-    return (*path, 0) if is_nested else path
+    """Return the path to the only list in *value* if it is a column of Chroma for one query."""
+    inner = value[0] if _is_list(value) and len(value) == 1 and path[0] in _COLUMNS else None
+    return (*path, 0) if _is_list(inner) and not _is_scored_pair(inner) else path
 
 
 def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
@@ -821,54 +735,25 @@ def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
     *path* leads to one of the lists. For Chroma, the result is ``{("ids", 0): "id", ("documents",
     0): "document", ...}``. It is empty if the list at *path* holds whole passages.
     """
-    if not path:
-        return _find_pair(response)
-    own, *inner = path
+    # All lists are fields of the response itself. A 0 leads to the list of the only query.
+    own, *inner = path or ("",)
     lists = list_fields(response)
     passages = _get(lists, path)
-    # All lists are fields of the response itself. A 0 leads to the list of the only query.
-    if inner not in ([], [0]) or not _is_list(passages):
+    if not path or inner not in ([], [0]) or not _is_list(passages):
         return {}
-    is_table = own in ("ids", "metadatas")
+    # Whole passages need no list of texts beside them, but texts, ids and metadata do.
+    is_bare = own in ("ids", "metadatas") or any(isinstance(it, str) for it in passages[:1])
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))
-        if not _is_parallel(values, passages):
+        if _get_kind(values) not in ("list", "array") or len(values) != len(passages):
             continue
-        # Whole passages need no list of texts beside them, but texts and ids do.
-        is_field = _are_numbers(values) or is_table or isinstance(passages[0], str)
         if name == own or name in _COLUMNS:
             columns[name, *inner] = _COLUMNS.get(name, "document")
-        elif len(values) and is_field and name != "included":
-            columns[name, *inner] = name
-    if len(columns) == 1:
-        return {}
-    if not (is_table or any(name != own and name in _COLUMNS for name, *_ in columns)):
-        problem = f"another list may run parallel to {own!r} in a response of type"
-        raise _build_shape_error(response, problem)
-    return columns
-
-
-def _find_pair(response: Any) -> Mapping[Path, str]:
-    """Return the columns of a pair (documents, scores); none if *response* is anything else."""
-    if not _is_plain(response) or len(response) != 2:
-        return {}
-    documents, scores = response
-    if not (_is_list(documents) and _is_parallel(scores, documents)):
-        return {}
-    if not _are_numbers(scores) or any(map(_is_number, documents)):
-        return {}
-    return {(0,): "document", (1,): "score"}
-
-
-def _is_parallel(values: Any, passages: Sequence[Any]) -> bool:
-    """Return whether *values* is a list, or an array of any kind, as long as *passages*."""
-    is_array = _get_kind(values) == "array" and values.ndim > 0
-    return (is_array or _is_list(values)) and len(values) == len(passages)
-
-
-def _are_numbers(values: Any) -> bool:
-    return getattr(values, "ndim", 1) == 1 and all(map(_is_number, values))
+        elif len(values) and name != "included" and (is_bare or all(map(_is_number, values))):
+            problem = f"another list may run parallel to {own!r} in a response of type"
+            raise _build_shape_error(response, problem)
+    return columns if len(columns) > 1 else {}
 
 
 # --- copies with another value --------------------------------------------------------------------
@@ -894,35 +779,23 @@ def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
 def _refill(container: Any, items: Sequence[Any]) -> Any:
     """Return *items* in a container of the type and with the attributes of *container*."""
     class_ = type(container)
-    if container is None or class_ in (list, tuple):
-        return tuple(items) if class_ is tuple else list(items)
-    if _get_kind(container) == "array":
-        # There is an array, so numpy is already loaded.
-        import numpy as np
-
-        # New texts may be longer than the old ones, and new numbers may not be whole.
-        dtype = container.dtype if container.dtype.kind in "fO" or not items else None
-        return np.array(items, dtype=dtype).reshape(len(items), *container.shape[1:])
-    is_tuple = issubclass(class_, tuple)
-    filled: Any = tuple.__new__(class_, items) if is_tuple else copy.copy(container)
-    if filled is not container and isinstance(filled, list | deque):
-        filled.clear()
-        filled.extend(items)
-    for name, value in getattr(container, "__dict__", {}).items():
-        vars(filled)[name] = _realign(container, value, items)
-    if filled is container or len(filled) != len(items) or not all(map(is_, filled, items)):
+    if container is None or class_ is list:
+        return list(items)
+    if class_ is tuple:
+        return tuple(items)
+    filled: Any = copy.copy(container)
+    # Milvus keeps the ids and distances of its hits beside them.
+    has_columns = any(
+        _is_list(value) and len(value) == len(container) > 0
+        for value in getattr(container, "__dict__", {}).values()
+    )
+    if filled is container or has_columns or not isinstance(filled, MutableSequence):
+        raise _build_shape_error(container)
+    filled.clear()
+    filled.extend(items)
+    if len(filled) != len(items) or not all(map(is_, filled, items)):
         raise _build_shape_error(container)
     return filled
-
-
-def _realign(container: Sequence[Any], value: Any, items: Sequence[Any]) -> Any:
-    """Return *value*, an attribute of *container* that may be parallel to its items (Milvus)."""
-    if not _is_list(value) or not len(value) or len(value) != len(container):
-        return value
-    for key in container[0] if isinstance(container[0], Mapping) else ():
-        if all(item.get(key) == own for item, own in zip(container, value, strict=True)):
-            return [item.get(key) for item in items]
-    raise _build_shape_error(container, "another list may run parallel to the items of type")
 
 
 def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
@@ -955,11 +828,8 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
         # Code of the class may write to data that a copy shares with the original.
         raise TypeError(name)
     copied = copy.copy(holder)
-    if copied is holder:
-        return holder
-    if attributes and vars(copied) is attributes:
-        # pydantic's first version shares the values of a model with its copies.
-        object.__setattr__(copied, "__dict__", dict(attributes))
+    if copied is holder or (attributes and vars(copied) is attributes):
+        raise TypeError(name)
     # Frozen classes raise an error in their own __setattr__, so the one of `object` is called.
     object.__setattr__(copied, name, value)
     return copied
@@ -986,19 +856,15 @@ def has_text(passage: Passage) -> bool:
 
 def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -> tuple[str, str]:
     """Return why no text was found in *passages*, and the fix, as clauses that quote no value."""
-    where = "a common field name"
-    if text_field is not None:
-        where = f"keywordEvidence.fields.text {text_field!r}"
+    where = "a common field name" if text_field is None else repr(text_field)
     problem = f"the passages have no text under {where}"
     texts = [(len(text), name) for row in passages for name, text in list_texts(row).items()]
-    if texts:
-        name = max(texts)[1]
-        setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{name}"}}}}}}'
-        return f"{problem}, but {name!r} holds text", f"set {setting}"
-    if not any(passage.metadata for passage in passages):
-        problem = "the passages have neither a text nor metadata"
-    fix = "return the texts too, in Pinecone with include_metadata=True or include_fields=[...]"
-    return problem, fix
+    if not texts:
+        fix = "return the texts too, in Pinecone with include_metadata=True or include_fields=[...]"
+        return problem, fix
+    name = max(texts)[1]
+    setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{name}"}}}}}}'
+    return f"{problem}, but {name!r} holds text", f"set {setting}"
 
 
 def list_texts(passage: Passage) -> dict[str, str]:

@@ -294,7 +294,6 @@ def _read_outcomes(
                         plan.call.shape,
                         options=plan.settings.keyword_evidence,
                         initial_rankings=search.initial,
-                        deadline=plan.deadline,
                     )
                 )
                 continue

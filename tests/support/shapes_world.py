@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import numpy as np
 import sqlalchemy as sa
 from pinecone import QueryResponse, ScoredVector
 from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
@@ -222,13 +221,6 @@ SHAPES: Final[dict[str, ResultShape]] = {
         lambda rows: [(row.text, row.score) for row in rows],
         lambda r: [it[0] for it in r],
         row_key=by_text,
-    ),
-    "an array of texts": ResultShape(
-        lambda rows: np.array([row.text for row in rows], dtype=object), list, row_key=by_text
-    ),
-    "(documents, scores)": ResultShape(
-        lambda rows: ([document(row) for row in rows], [row.score for row in rows]),
-        lambda r: [it.id for it in r[0]],
     ),
     "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0])),
     "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r]),
