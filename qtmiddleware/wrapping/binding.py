@@ -25,21 +25,23 @@ from qtmiddleware.runtime.fields import (
 from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.clauses import SCORE_BY, NoQuestion
 
-QUERIES: Final = (
-    *("query", "question", "q", "text", "search_query", "query_text", "query_texts"),
-    *("user_query", "prompt", "message", "input"),
+QUERIES: Final = tuple(
+    """
+    query question q text search_query query_text query_texts user_query prompt message input
+    """.split()  # noqa: SIM905
 )
-VECTORS: Final = (
-    *("vector", "query_vector", "embedding", "query_embedding", "query_embeddings"),
-    *("near_vector", "vec", "emb"),
+VECTORS: Final = tuple(
+    """
+    vector query_vector embedding query_embedding query_embeddings near_vector vec emb
+    """.split()  # noqa: SIM905
 )
-TOP_KS: Final = (
-    *("top_k", "k", "limit", "n_results", "num_results", "n", "size", "max_results"),
-    *("max_num_results", "similarity_top_k", "num_docs", "top_n", "top", "match_count"),
-    *("number_of_results", "result_count", "num_neighbors", "n_docs", "max_docs"),
-    *("num_documents", "max_documents", "num_hits", "max_hits", "num_matches", "max_matches"),
-    *("num_passages", "max_passages", "num_chunks", "max_chunks", "max_items"),
-    *("count", "hits", "rows", "take"),
+TOP_KS: Final = tuple(
+    """
+    top_k k limit n_results num_results n size max_results max_num_results similarity_top_k num_docs
+    top_n top match_count number_of_results result_count num_neighbors n_docs max_docs num_documents
+    max_documents num_hits max_hits num_matches max_matches num_passages max_passages num_chunks
+    max_chunks max_items count hits rows take
+    """.split()  # noqa: SIM905
 )
 """In any spelling: ``topK`` is ``top_k``."""
 
@@ -65,8 +67,6 @@ _SCOPES: Final = frozenset(
 )
 _TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
 _VECTOR_TYPE: Final = re.compile(r"^(?!.*\bstr\b).*(\[\s*float|[Nn][Dd][Aa]rray|Tensor)")
-# How likely a parameter takes the question.
-_LIKELY, _POSSIBLE, _UNLIKELY, _UNLIKELIEST = range(4)
 # Names of a page, in lower case and without underscores.
 _PAGES: Final = re.compile(r"offset|skip|start|cursor|nexttoken|after|pag.*")
 # Pinecone's search takes query={"inputs": {"text": ...}, "top_k": ...} or inputs={"text": ...}.
@@ -92,10 +92,9 @@ class Binding:
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the question.
         pages: the names of the parameters that select a page.
         may_have_pages: whether the signature leaves open if the function has pages.
-        ambiguity: why it is unclear which parameter takes the question; ``""`` if it is clear.
 
     Raises:
-        WrapError: if no parameter can be the question, or if an option names no parameter.
+        WrapError: if it is unclear which parameter takes the question, or an option names none.
     """
 
     def __init__(
@@ -112,7 +111,6 @@ class Binding:
         self.function_name = name.rpartition("<locals>.")[2]
         self.takes_vector = takes_vector
         self.is_named = query_arg is not None
-        self.ambiguity = ""
         # With those that a partial sets.
         self._all = read_parameters_of_any(inner)
         parameters = read_parameters_of_any(fn)
@@ -122,10 +120,10 @@ class Binding:
         self.positions = {name: index for index, name in enumerate(by_position)}
         first = int(by_position[:1] in (["self"], ["cls"]))
         self._free = [name for name in self.named if name not in {"self", "cls", *fixed}]
-        free = [name for name in by_position if name in self._free]
+        self._free_by_position = [name for name in by_position if name in self._free]
         self.takes_positional = bool(by_position[first:]) or _VARIADIC[0] in kinds
         self.has_var_keyword = _VARIADIC[1] in kinds
-        is_known = free or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
+        is_known = self._free_by_position or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
         self.is_loose = not (kinds.isdisjoint(_VARIADIC) or is_known)
         is_keyword_only = not (by_position[first:] or self.is_loose)
         self.is_pinecone_search = (
@@ -134,10 +132,18 @@ class Binding:
         self._check_names(query_arg=query_arg, top_k_arg=top_k_arg, page_arg=page_arg)
         # Pinecone's method `query` shows no parameters, and takes keywords only.
         is_query = self.is_loose and name.endswith(".query")
-        is_pinecone = is_query and str(getattr(inner, "__module__", "")).startswith("pinecone.")
+        if is_query and query_arg is None and str(inner.__module__).startswith("pinecone."):
+            self._refuse_vectors(VECTORS)
         self.takes_vector_anywhere = self.is_loose and not (is_query or self.is_named)
-        self.path = path = self._choose_path(query_arg, free, is_vector_search=is_pinecone)
-        self.argument = ".".join(path) or "query"
+        if self.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
+            query_arg = ".".join(_INPUTS_TEXT)
+        self.path = path = tuple((query_arg or self._find_question()).split("."))
+        # The clauses that a partial sets only say which fields to search.
+        if path[0] in self._all and path[0] not in (*self._free, SCORE_BY):
+            raise self._make_error(
+                f"is a partial that already sets {path[0]!r}; leave the query out of the partial"
+            )
+        self.argument = ".".join(path)
         self.takes_clauses = path == (SCORE_BY,)
         self.sources = self._list_sources([first] if is_keyword_only else [])
         others = [name for name in self.named if name != path[0]]
@@ -148,77 +154,48 @@ class Binding:
         self.pages = usual_pages if page_arg is None else [page_arg] if page_arg else []
         self.may_have_pages = self.has_var_keyword and not (self.pages or self.is_page_named)
 
-    def _choose_path(
-        self, query_arg: str | None, free: list[str], *, is_vector_search: bool
-    ) -> tuple[str, ...]:
-        """Return the path to the question. If it is unclear, set `ambiguity`."""
-        takes_vector = self.takes_vector
-        if self.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
-            query_arg = ".".join(_INPUTS_TEXT)
-        if query_arg is None and SCORE_BY in self.named and self._all.keys().isdisjoint(QUERIES):
-            return (SCORE_BY,)
-        if query_arg is None:
-            order = (*VECTORS, *QUERIES) if takes_vector else QUERIES
-            names = [name for name in order if name in self._all][:1] or self._list_likeliest(free)
-            has_vectors = is_vector_search or not self.named.keys().isdisjoint(VECTORS)
-            needs_vector = all(map(self._is_vector, names)) if names else has_vectors
-            if needs_vector and not takes_vector:
-                raise self._make_error(
-                    "takes a vector, not a text; pass embed=, a function from a text to its vector"
-                )
-            if not (names or self.is_loose):
-                raise self._make_error(
-                    "has no parameter that looks like the query; name it with query_arg="
-                    f" ({self._describe()})"
-                )
-            if len(names) > 1:
-                self.ambiguity = (
-                    f"several of its parameters may be the question ({', '.join(names)}); name the"
-                    " right one with query_arg="
-                )
-                if takes_vector:
-                    raise WrapError(f"{self.function_name}(): {self.ambiguity}")
-                # No argument is named "", so the calls have no question and pass through.
-                return ("",)
-            query_arg = names[0] if names else "vector" if takes_vector else "query"
-        path = tuple(query_arg.split("."))
-        if path[0] in self._all and path[0] not in self._free:
-            raise self._make_error(
-                f"is a partial that already sets {path[0]!r}; leave the query out of the partial"
-            )
-        return path
-
-    def _list_likeliest(self, free: list[str]) -> list[str]:
-        """Return the parameters that take the question, as far as names and types can tell."""
+    def _find_question(self) -> str:
+        """Return the name of the parameter that takes the question."""
+        if SCORE_BY in self.named and self._all.keys().isdisjoint(QUERIES):
+            return SCORE_BY
+        for name in (*VECTORS, *QUERIES) if self.takes_vector else QUERIES:
+            if name in self._all:
+                return name
         words = _VECTOR_WORDS if self.takes_vector else _TEXT_WORDS
-        telling = [name for name in self._free if _split_words(name)[-1] in words]
-        ranks = {name: self._rank(name, is_telling=name in telling) for name in free or telling}
-        likeliest = [name for name in ranks if ranks[name] == min(ranks.values())]
-        if self.takes_vector or not likeliest or likeliest[0] in telling:
-            return likeliest
-        # Beside a vector that must be passed, a text may be the name of what is searched.
-        vectors = [it for it in self._free if self._is_vector(it) and not self._is_optional(it)]
-        group, *_ = ranks[likeliest[0]]
-        if group == _LIKELY:
-            return list(dict.fromkeys((*likeliest, *vectors)))
-        return vectors or likeliest
+        names = [name for name in self._free if _split_words(name)[-1] in words]
+        if not names:
+            self._refuse_vectors(self._free)
+            names = [name for name in self._free_by_position if not _has_other_meaning(name)]
+        elif all(map(self._is_vector, names)):
+            self._refuse_vectors(names)
+        # Of several, those of a fitting type, and of these, those that every call passes.
+        names = [name for name in names if self._can_take_question(name)] or names
+        names = [name for name in names if self.named[name].default is _EMPTY] or names
+        if len(names) > 1:
+            raise self._make_error(
+                f"has several parameters that may be the query ({', '.join(names)}); name the right"
+                " one with query_arg="
+            )
+        if names:
+            return names[0]
+        if self.is_loose:
+            return "vector" if self.takes_vector else "query"
+        raise self._make_error(
+            "has no parameter that looks like the query; name it with query_arg="
+            f" ({self._describe()})"
+        )
 
-    def _rank(self, name: str, *, is_telling: bool) -> tuple[int, bool, bool]:
-        """Return the rank of *name* among the parameters; the lowest takes the question.
+    def _refuse_vectors(self, names: Iterable[str]) -> None:
+        """Raise `WrapError` if one of *names* takes a vector, though no embed= was passed."""
+        if not self.takes_vector and any(map(self._is_vector, names)):
+            raise self._make_error(
+                "takes a vector, not a text; pass embed=, a function from a text to its vector"
+            )
 
-        *is_telling* says that the name tells of a question, or of a vector if one is taken.
-        """
+    def _can_take_question(self, name: str) -> bool:
         annotation = self.named[name].annotation
-        has_type = self._is_vector(name) if self.takes_vector else annotation in _TEXT_TYPES
-        if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
-            group = _UNLIKELIEST
-        elif not _SCOPES.isdisjoint(_split_words(name)):
-            group = _UNLIKELY
-        elif has_type or annotation is _EMPTY:
-            group = _POSSIBLE if self._is_optional(name) else _LIKELY
-        else:
-            group = _POSSIBLE if is_telling else _UNLIKELY
-        return group, not is_telling, not has_type
+        fits = self._is_vector(name) if self.takes_vector else annotation in _TEXT_TYPES
+        return fits or annotation is _EMPTY
 
     def _list_sources(self, positions: list[int]) -> Path:
         """Return `sources`. *positions* are some that callers use, but the function does not."""
@@ -236,9 +213,6 @@ class Binding:
             # The name is only a guess, so **kwargs may hold a usual one.
             before = usual
         return *before, name, *usual, *positions
-
-    def _is_optional(self, name: str) -> bool:
-        return self.named[name].default is not _EMPTY
 
     def _is_vector(self, name: str) -> bool:
         return name in VECTORS or bool(_VECTOR_TYPE.search(str(self._all[name].annotation)))
@@ -264,11 +238,9 @@ class Binding:
     def make_missing_error(self) -> NoQuestion:
         """Return the error for a call without a question."""
         return NoQuestion(
-            f"{self.function_name}(): {self.ambiguity}"
-            if self.ambiguity
-            else f"{self.function_name}() was called without a query; pass it as"
-            f" {self.argument!r}, name the parameter that holds the query with query_arg=, or wrap"
-            " a function that takes a vector with embed="
+            f"{self.function_name}() was called without a query; pass it as {self.argument!r}, name"
+            " the parameter that holds the query with query_arg=, or wrap a function that takes a"
+            " vector with embed="
         )
 
     def read_default(self, name: Any) -> Any:
@@ -345,13 +317,6 @@ class Arguments:
             query = [query]
         return call._set(path, query)
 
-    def split(self, queries: Sequence[Any]) -> list[Arguments]:
-        """Return the arguments with each of *queries* in place of the list that the call passes."""
-        path = self._path
-        if path == (SCORE_BY,):
-            return [self.replace(query) for query in queries]
-        return [self._set(path, query) for query in queries]
-
     def move_query(self) -> Arguments:
         """Return the arguments with the question's text where the function takes it."""
         with suppress(NoQuestion):
@@ -383,11 +348,9 @@ class Arguments:
         score_by = self._get((SCORE_BY,)) if binding.takes_clauses or binding.is_loose else None
         if binding.takes_clauses and not clauses.are_clauses(score_by):
             return SCORE_BY
-        passed_as_none = []
-        for root in binding.sources:
-            if (value := self._read(root)) is None:
-                passed_as_none.append(root)
-            elif value is not _EMPTY:
+        passed = [root for root in binding.sources if self._read(root) is not _EMPTY]
+        for root in passed:
+            if self._read(root) is not None:
                 return root
         if binding.is_loose:
             # Nothing is known about the parameters. The first text is the best guess, then clauses.
@@ -396,8 +359,8 @@ class Arguments:
                 return SCORE_BY
             if self.args:
                 return texts[0] if texts else len(self.args) - 1
-        if passed_as_none:
-            return passed_as_none[-1]
+        if passed:
+            return passed[-1]
         if binding.read_default(binding.path[0]) is None:
             raise binding.make_missing_error()
         return binding.path[0]
@@ -518,6 +481,12 @@ def _split_words(name: str) -> list[str]:
     """Return the words of *name* that tell something, in lower case; at least one."""
     words = (word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name))
     return [word for word in words if word not in _FILLERS] or [""]
+
+
+def _has_other_meaning(name: str) -> bool:
+    """Return whether *name* tells of a number of passages, of a page, or of where to search."""
+    is_number_or_page = _fold(name) in _TOP_K_RANKS or _is_page_name(name)
+    return is_number_or_page or not _SCOPES.isdisjoint(_split_words(name))
 
 
 def _is_list_of_one_text(value: Any) -> bool:

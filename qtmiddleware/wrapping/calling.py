@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import SetupWarning, is_rate_limit
@@ -195,19 +193,12 @@ class Caller:
         """Warn once if the function returns pages, and once if its results cannot be improved."""
         learned, told = self.call.learned, self.function.told
         query_id, name = retrieval.trace.query_id, self.function.binding.function_name
-        if learned.page and "pages" not in told:
+        # A user who named the argument knows about the pages.
+        page = "" if self.function.binding.is_page_named else learned.page
+        if page and "pages" not in told:
             told.add("pages")
-            # A user who named the argument knows about the pages.
-            if not self.function.binding.is_page_named:
-                warning = build_paging_warning(learned.page)
-                logger.warning(
-                    "%s(): %s, with page_arg=%r if it does",
-                    name,
-                    warning,
-                    learned.page,
-                    event="paged",
-                    query_id=query_id,
-                )
+            message = f"{name}(): {build_paging_warning(page)}, with page_arg={page!r} if it does"
+            logger.warning("%s", message, event="paged", query_id=query_id)
         if learned.problem and "problem" not in told:
             told.add("problem")
             message = f"{name}(): {learned.problem} (details: .check(question))"
@@ -215,16 +206,4 @@ class Caller:
             # A warning filter may turn the warning into an error, which would cost the user the
             # result.
             with suppress(Exception):
-                warnings.warn(message, SetupWarning, stacklevel=_count_own_frames() + 1)
-
-
-def _count_own_frames() -> int:
-    """Count our frames, and asyncio's, from the caller up to the line that called the function."""
-    frame: FrameType | None = sys._getframe(1)
-    count = 0
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in (
-        "qtmiddleware",
-        "asyncio",
-    ):
-        frame, count = frame.f_back, count + 1
-    return count
+                warnings.warn(message, SetupWarning, stacklevel=1)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
@@ -163,9 +162,6 @@ class Engine:
             or settings.transformation_type != "none"
             or settings.budget.max_usd is not None
         ):
-            # Import the module of the first question now: greenlets that import the same module
-            # would wait for each other.
-            import_module("qtmiddleware.retrieval.question")
             # Reading makes them.
             _ = self.model, self.chat_model
         self.reranker = self.log = None
@@ -175,13 +171,10 @@ class Engine:
                 ("reranker", options.model, options.trust_remote_code),
                 lambda: make_reranker(self._reranker, settings),
             )
-        if (path := settings.log.path) is not None:
+        if settings.log.path is not None:
             from qtmiddleware.wrapping.query_log import QueryLog
 
-            texts = settings.log.texts
-            self.log = self._share(
-                ("log", path, texts), lambda: QueryLog(path, texts=texts, redact=self.redact)
-            )
+            self.log = QueryLog(settings.log.path, texts=settings.log.texts, redact=self.redact)
         self.glossary = None
         if base is not None and base.settings.glossary == settings.glossary:
             self.glossary = base.glossary
@@ -293,9 +286,7 @@ class Engine:
                 part.close()
 
     def _list_made(self, *kinds: str) -> list[Any]:
-        """Return what was made of these *kinds*, each object once, without the user's reranker."""
+        """Return what was made of these *kinds*, without the user's reranker."""
         with self._making:
             made = list(self._made.items())
-        parts = {id(part): part for key, part in made if key[0] in kinds}
-        parts.pop(id(self._reranker), None)
-        return list(parts.values())
+        return [part for key, part in made if key[0] in kinds and part is not self._reranker]

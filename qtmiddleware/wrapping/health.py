@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.wrapping.engine import Engine
@@ -68,7 +68,6 @@ class CacheHealth:
         is_enabled: whether the cache is on.
         entries, limit: the transformations in the cache, and the most there may be.
         hits, misses: the questions whose transformation was in the cache, and the others.
-        hit_rate: the fraction of hits, from 0 to 1; ``None`` before the first question.
     """
 
     is_enabled: bool
@@ -76,40 +75,30 @@ class CacheHealth:
     limit: int
     hits: int
     misses: int
-    hit_rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What was spent (with what calls under way may spend), the limit, and what is left of it."""
+    """What was spent (with what calls under way may spend), and the limit."""
 
     spent: float
     limit: float | None
-    left: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetHealth:
-    """What all middlewares of this process spent.
-
-    *calls* of models are those of the last minute, *tokens* and *usd* those of the last 24 hours.
-    """
-
-    calls: Spending
-    tokens: Spending
-    usd: Spending
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a middleware at one moment, as known from past calls. Print it to read it."""
+    """The health of a middleware at one moment, as known from past calls. Print it to read it.
+
+    *budget* is what all middlewares of this process spent: model ``calls`` in the last minute,
+    ``tokens`` and ``usd`` in the last 24 hours.
+    """
 
     model: ModelHealth
     chat_model: ModelHealth
     threads: ThreadsHealth
     shadow: ShadowHealth
     cache: CacheHealth
-    budget: BudgetHealth
+    budget: Mapping[str, Spending]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the health as nested dicts, ready for JSON."""
@@ -120,20 +109,6 @@ class Health:
         return "\n".join(f"{name:<11} {_format_values(values)}" for name, values in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether a middleware is ready for questions; else *reasons* says why not."""
-
-    reasons: tuple[Literal["closed", "loading"], ...] = ()
-
-    def __bool__(self) -> bool:
-        return not self.reasons
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return ``{"ready": ..., "reasons": [...]}``, ready for JSON."""
-        return {"ready": bool(self), "reasons": list(self.reasons)}
-
-
 def read_health(engine: Engine) -> Health:
     """Return the health of a middleware without contacting any service."""
     settings = engine.settings
@@ -141,9 +116,6 @@ def read_health(engine: Engine) -> Health:
     runs = engine.shadow_runs
     cache = engine.cache.local
     limits = settings.budget
-    # Read once, so that the rate fits the counts while other threads go on counting.
-    hits, misses = cache.hits, cache.misses
-    rate = hits / (hits + misses) if hits + misses else None
     calls, tokens, usd = engine.model.meter.spent()
     model, chat_model = (
         ModelHealth(model.name, engine.has_model, *model.breaker.report(), model.relevance.mean)
@@ -155,13 +127,14 @@ def read_health(engine: Engine) -> Health:
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(
-            settings.cache.enabled, len(cache), cache.max_entries, hits, misses, rate
+            settings.cache.enabled, len(cache), cache.max_entries, cache.hits, cache.misses
         ),
-        budget=BudgetHealth(
-            _build_spending(calls, limits.max_llm_calls_per_minute),
-            _build_spending(tokens, limits.max_tokens),
-            _build_spending(usd, limits.max_usd),
-        ),
+        budget={
+            "calls": Spending(calls, limits.max_llm_calls_per_minute),
+            "tokens": Spending(tokens, limits.max_tokens),
+            # Sums of floating-point amounts end in noise such as 0.30000000000000004.
+            "usd": Spending(round(usd, 9), limits.max_usd),
+        },
     )
 
 
@@ -170,9 +143,3 @@ def _format_values(values: Mapping[str, Any]) -> str:
         f"{name} {_format_values(value) if isinstance(value, Mapping) else value}"
         for name, value in values.items()
     )
-
-
-def _build_spending(amount: float, limit: float | None) -> Spending:
-    # Sums of floating-point amounts end in noise such as 0.30000000000000004.
-    amount = round(amount, 9)
-    return Spending(amount, limit, None if limit is None else max(0, round(limit - amount, 9)))

@@ -103,9 +103,9 @@ class TextWriter:
 
 def build_record(
     retrieval: Retrieval,
-    writer: TextWriter | None = None,
-    plain: Retrieval | None = None,
-    dropped: int = 0,
+    writer: TextWriter,
+    plain: Retrieval | None,
+    dropped: int,
 ) -> dict[str, Any]:
     """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
@@ -115,7 +115,6 @@ def build_record(
     # Imported here so that users without a log do not pay for this module.
     from datetime import UTC, datetime
 
-    writer = writer or TextWriter()
     trace = retrieval.trace
     metadata: dict[Key, Mapping[str, Any]] = {}
     initial: dict[str, Any] = {}
@@ -199,22 +198,19 @@ class QueryLog:
         *,
         texts: LogTexts = "questions",
         redact: Redact | None = None,
-        sampler: LogSampler | None = None,
     ) -> None:
         from pathlib import Path
 
         self._path = Path(path)
         self._make_writer = partial(TextWriter, redact, texts=texts)
-        self._sampler = sampler or LogSampler()
-        self._has_failed = False
+        self._sampler = LogSampler()
 
     def append_record(
         self, retrieval: Retrieval, plain: Retrieval | None = None, dropped: int = 0
     ) -> Degradation | None:
         """Write the record of *retrieval*. Return a `Degradation` if that fails. Never raises.
 
-        Logs a warning when writing begins to fail, then at most one per minute, and when it works
-        again.
+        Logs a warning when writing begins to fail, then at most one per minute.
         """
         # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line
@@ -230,14 +226,10 @@ class QueryLog:
             failure = "the folder of log.path does not exist; create it"
         except Exception as error:
             failure = type(error).__name__
-        if failure:
-            self._has_failed = True
-            self._sampler.log(logger, "query log failed", [failure], reason=failure)
-            return Degradation("log", "failed", failure)
-        if self._has_failed:
-            self._has_failed = False
-            self._sampler.log(logger, "query log restored", ["it can be written again"])
-        return None
+        if not failure:
+            return None
+        self._sampler.log(logger, "query log failed", [failure], reason=failure)
+        return Degradation("log", "failed", failure)
 
 
 def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
@@ -253,17 +245,11 @@ def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
             event="preprocessing",
             query_id=trace.query_id,
         )
-    counts = ("searches", "llm_calls", "input_tokens", "output_tokens", "cost_usd", "cache_hits")
     logger.debug(
-        "query %s %r searched %s",
+        "query %s %s searched %s",
         trace.query_id,
-        query,
+        quote_text(query),
         [(variant.kind, writer.prepare_text(variant.text)) for variant in retrieval.variants],
         event="query",
         query_id=trace.query_id,
-        status=retrieval.status,
-        degradations=[f"{it.stage} {it.reason}" for it in retrieval.degradations],
-        passages=len(retrieval.matches),
-        seconds=round(trace.total_ms / 1e3, 6),
-        **{name: getattr(trace, name) for name in counts},
     )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from threading import Thread, current_thread
 from typing import (
     TYPE_CHECKING,
     Any,
-    Final,
     Literal,
     ParamSpec,
     Protocol,
@@ -30,9 +28,9 @@ from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.io import gather_results
 from qtmiddleware.runtime.services import Flow, ModelOnly, Services, arun, run
-from qtmiddleware.types import Answer, Deadline, Transformation
+from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls
 from qtmiddleware.wrapping.calling import Function
 from qtmiddleware.wrapping.engine import (
@@ -52,13 +50,11 @@ from qtmiddleware.wrapping.wrapped import (
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream
-    from qtmiddleware.wrapping.health import Health, Readiness
+    from qtmiddleware.wrapping.health import Health
 
 P = ParamSpec("P")
 R = TypeVar("R")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
-
-logger: Final = get_logger("qtmiddleware")
 
 
 class AskOptions(TypedDict, total=False):
@@ -127,9 +123,6 @@ class QueryMiddleware(CopiedAsItself):
         self._opened: Any = None
         self._retriever: Wrapped[..., list[Record]] | None = None
         self._reloading = make_lock()
-        self._is_closed = False
-        # The threads that are inside `warm_up`.
-        self._warming: list[Thread] = []
 
     @property
     def config(self) -> Config:
@@ -266,8 +259,7 @@ class QueryMiddleware(CopiedAsItself):
         """
         loaded = Config.load(config, origin="reload")
         with self._reloading:
-            former = self.engine
-            engine = former.rebuild(loaded)
+            engine = self.engine.rebuild(loaded)
             # Load the slow parts first, so that no call waits for them.
             engine.load()
             engine.apply_limits()
@@ -276,18 +268,6 @@ class QueryMiddleware(CopiedAsItself):
                 # Callers that hold the former search may still use it, so it stays open.
                 if self._opened is not None and not self._opened.serves(loaded.settings):
                     self._opened = self._retriever = None
-        # The new clients of a closed middleware must not stay open.
-        if self._is_closed:
-            engine.close()
-        before = {name: value for name, value, _ in former.config.rows()}
-        changed = [name for name, value, _ in loaded.rows() if value != before[name]]
-        if changed:
-            logger.info(
-                "the config was reloaded; changed: %s",
-                ", ".join(changed),
-                event="config_reloaded",
-                changed=changed,
-            )
 
     def health(self) -> Health:
         """Return the state of the models, threads, caches and budget, as known from past calls.
@@ -299,35 +279,14 @@ class QueryMiddleware(CopiedAsItself):
 
         return read_health(self.engine)
 
-    def ready(self) -> Readiness:
-        """Return whether this middleware can answer within the deadline, for a readiness probe.
-
-        Returns at once and never raises. It is not ready while `warm_up` loads models and packages,
-        and after `close` until it is used again. It stays ready if a model, the shared cache or a
-        reranker is down, because the rules then provide the results.
-        """
-        from qtmiddleware.wrapping.health import Readiness
-
-        is_loading = any(thread.is_alive() for thread in tuple(self._warming))
-        return Readiness(
-            (*(("closed",) if self._is_closed else ()), *(("loading",) if is_loading else ()))
-        )
-
     def warm_up(self) -> None:
         """Load what the first question needs: packages, word lists, prompts, client, reranker.
 
         No model is called. Never raises: the first question reports what cannot be loaded.
         """
-        # `ready` counts only threads that are alive: in a forked process the thread that was
-        # warming up is gone.
-        self._warming.append(thread := current_thread())
-        self._is_closed = False
-        try:
-            self.engine.load()
-            # Reads the word lists of the rules.
-            self.preprocess("")
-        finally:
-            self._warming.remove(thread)
+        self.engine.load()
+        # Reads the word lists of the rules.
+        self.preprocess("")
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
@@ -433,8 +392,8 @@ class QueryMiddleware(CopiedAsItself):
         # Check all queries before the first model call, so that an invalid one costs nothing.
         is_one = isinstance(query, str)
         texts = [validate_query(text, "query") for text in ([query] if is_one else query)]
-        calls = {
-            text: Call(
+        calls = [
+            Call(
                 original=text,
                 history=history.messages,
                 history_problem=history.problem,
@@ -445,16 +404,14 @@ class QueryMiddleware(CopiedAsItself):
                 observation=engine.observation,
             )
             for text in texts
-        }
+        ]
 
         async def transform_all(services: Services) -> list[Transformation]:
-            works = [partial(transform, call, services) for call in calls.values()]
+            works = [partial(transform, call, services) for call in calls]
             limit = engine.settings.limits.max_concurrency
-            outcomes = await services.io.gather(works, Deadline(), limit)
-            results = dict(zip(calls, (outcome.get() for outcome in outcomes), strict=True))
-            return [results[text] for text in texts]
+            return await gather_results(services.io, works, limit)
 
-        flow: Flow[Any] = partial(transform, calls[texts[0]]) if is_one else transform_all
+        flow: Flow[Any] = partial(transform, calls[0]) if is_one else transform_all
         return flow, ModelOnly(engine.model, engine.bulkhead)
 
     def close(self) -> None:
@@ -468,7 +425,6 @@ class QueryMiddleware(CopiedAsItself):
         await self.engine.aclose()
 
     def _close_all_but_clients(self) -> None:
-        self._is_closed = True
         # Closing may take long. Other threads can already open the store again.
         with self._opening:
             opened = self._opened
@@ -484,14 +440,12 @@ class QueryMiddleware(CopiedAsItself):
         return QueryMiddleware, (self.config,)
 
     def __enter__(self) -> QueryMiddleware:
-        self._is_closed = False
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> QueryMiddleware:
-        self._is_closed = False
         return self
 
     async def __aexit__(self, *_: object) -> None:

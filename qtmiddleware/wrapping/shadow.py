@@ -10,13 +10,13 @@ import asyncio
 from contextvars import copy_context
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.runtime.io import drive
-from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import arun, run
 from qtmiddleware.types import Retrieval
 
@@ -84,8 +84,7 @@ class ShadowRuns:
             setattr(self, outcome, getattr(self, outcome) + 1)
 
     async def _retrieve(self, caller: Caller, plain: Retrieval) -> None:
-        flow = partial(retrieve, caller.call)
-        outcome = "failed"
+        flow, outcome = partial(retrieve, caller.call), "failed"
         try:
             is_async = caller.function.is_async
             retrieval = await arun(flow, caller) if is_async else run(flow, caller)
@@ -93,38 +92,23 @@ class ShadowRuns:
             outcome = "finished"
         except Exception as error:
             name = type(error).__name__
-            fields: dict[str, Any] = {"event": "shadow_failed", "error": name}
-            logger.info("a shadow retrieval failed: %s", name, **fields)
-            logger.debug("a shadow retrieval failed: %s", format_error(error), **fields)
+            logger.info("a shadow retrieval failed: %s", name, event="shadow_failed", error=name)
         finally:
             self._end(outcome)
 
     def _log(self, caller: Caller, plain: Retrieval, retrieval: Retrieval) -> None:
         caller.warn_about_setup_once(retrieval)
-        trace = retrieval.trace
-        plain_ms = plain.trace.total_ms
-        passages = len(retrieval.matches)
+        query_id, passages = retrieval.trace.query_id, len(retrieval.matches)
         kept = count_kept_passages(plain, retrieval)
         logger.info(
-            "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
-            " %.0f ms for %.0f ms",
-            trace.query_id,
+            "shadow of %s: %d of %d passages as in the plain result",
+            query_id,
             kept,
             passages,
-            trace.searches,
-            trace.llm_calls,
-            trace.total_ms,
-            plain_ms,
             event="shadow",
-            query_id=trace.query_id,
-            status=retrieval.status,
+            query_id=query_id,
             passages=passages,
             kept=kept,
-            searches=trace.searches,
-            llm_calls=trace.llm_calls,
-            cost_usd=trace.cost_usd,
-            seconds=round(trace.total_ms / 1e3, 6),
-            plain_seconds=round(plain_ms / 1e3, 6),
         )
         if (log := caller.engine.log) is not None:
             with self._lock:

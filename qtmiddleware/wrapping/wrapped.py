@@ -309,7 +309,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
                 f" {type(queries).__name__}; for one query use retrieve"
             )
         first = len(self._bound_to)
-        calls = arguments.split(queries)
+        calls = map(arguments.replace, queries)
         return [partial(method, *call.args[first:], **call.kwargs) for call in calls]
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -334,8 +334,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         if problem is None:
             top_k = arguments.read_top_k()
             page = self._learn_page(arguments)
-        elif binding.ambiguity:
-            learned.record_problem(binding.ambiguity)
         conversation = read_history(history)
         # A hook may itself retrieve. Calling the hook for that retrieval would never end.
         hooks = () if is_inside_hook.get() else (function.hook, engine.hook)
@@ -425,20 +423,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         )
         return bound
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        # LangChain's retrievers are pydantic models. A pydantic model treats anything but a plain
-        # function as the value of a private attribute, so the parent's method would be called
-        # instead of this one, and find nothing.
-        parents = owner.__mro__[1:]
-        if name.startswith("_") and any(
-            name in parent.__dict__ and hasattr(parent, "model_fields") for parent in parents
-        ):
-            full_name = f"{owner.__name__}.{name}"
-            raise WrapError(
-                f"{full_name} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it"
-                f" after the class body: {full_name} = qtm.middleware({full_name})"
-            )
-
     def __getattr__(self, name: str) -> Any:
         # The function's other attributes are reachable through this object. Special names are not,
         # and neither is `_function` before it is set, which would recurse.
@@ -448,23 +432,12 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
 
     def __reduce__(self) -> Any:
         fn = self._function.fn
-        if self._bound_to:
-            return getattr, (*self._bound_to, fn.__name__)
         if (name := find_import_name(fn, self)) is not None:
             return name
         has_options = any(option is not None for option in self.wrap_options.values())
         if has_options or not isinstance(fn, types.FunctionType):
             raise refuse_to_pickle(self)
         return type(self.middleware).wrap, (self.middleware, fn)
-
-    def _identify(self) -> tuple[int, ...]:
-        return id(self._function), *map(id, self._bound_to)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Wrapped) and other._identify() == self._identify()
-
-    def __hash__(self) -> int:
-        return hash(self._identify())
 
     def __repr__(self) -> str:
         fn = self._function.fn

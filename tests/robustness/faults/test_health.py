@@ -10,11 +10,9 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.providers.llms import governed
-from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.runtime.spending import Meter
 from qtmiddleware.testing import ScriptedModel
-from tests.support.fault_world import QUERY, SECRET, failure, search, transforming
-from tests.support.model_server import ModelServer
+from tests.support.fault_world import QUERY, SECRET, search, transforming
 
 GOOD = {"rewrite": "Is Jaco ill?"}
 
@@ -49,11 +47,8 @@ def test_hits_and_misses_are_those_of_questions() -> None:
     for _ in range(4):
         wrapped.retrieve(QUERY)
     health = qm.health().cache
-    assert (health.entries, health.hits, health.misses, health.hit_rate) == (1, 3, 1, 0.75)
-    assert "entries 1, limit 1024, hits 3, misses 1, hit_rate 0.75" in str(qm.health())
-    off = middleware(cache={"enabled": False})
-    off.wrap(search).retrieve(QUERY)
-    assert (off.health().cache.is_enabled, off.health().cache.hit_rate) == (False, None)
+    assert (health.entries, health.hits, health.misses) == (1, 3, 1)
+    assert "is_enabled True, entries 1, limit 1024, hits 3, misses 1" in str(qm.health())
 
 
 def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
@@ -64,43 +59,3 @@ def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
     assert [line.split()[0] for line in str(health).splitlines()] == list(told)
     with pytest.raises(FrozenInstanceError):
         health.threads = None
-
-
-# --- ready ----------------------------------------------------------------------------------------
-
-
-async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:
-    qm = middleware()
-    async with qm:
-        assert qm.ready()
-    assert not qm.ready()
-    qm.warm_up()
-    assert qm.ready()
-
-
-def test_a_broken_model_a_lost_cache_and_an_open_breaker_leave_it_ready(
-    service: ModelServer,
-) -> None:
-    service.reply = failure(500)
-    config = transforming(
-        "rewrite",
-        llm={"baseUrl": service.url},
-        breaker={"failures": 1},
-        rerank={"enabled": True},
-    )
-
-    def broken(question: str, texts: list[str]) -> list[float]:
-        raise OSError
-
-    class Lost:
-        def get(self, key: str) -> str:
-            raise OSError
-
-        def set(self, key: str, value: str, seconds: int) -> None:
-            raise OSError
-
-    with qtm.QueryMiddleware(config, reranker=broken, cache=Lost()) as qm:
-        qm.warm_up()
-        assert qm.wrap(search)(QUERY)
-        assert qm.health().model.breaker is BreakerState.OPEN
-        assert qm.ready()

@@ -12,7 +12,7 @@ from tests.support.fault_world import QUERY, Caller, search
 from tests.support.log_lines import log_lines
 
 
-def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
+def test_a_log_that_cannot_be_written_is_warned_of_once_and_written_when_it_can_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "logs"
@@ -24,7 +24,6 @@ def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
         assert wrapped.retrieve(QUERY).status == "full"
     assert caplog.messages == [
         "query log failed: the folder of log.path does not exist; create it",
-        "query log restored: it can be written again",
     ]
     assert len(log_lines(folder / "queries.jsonl")) == 5
 

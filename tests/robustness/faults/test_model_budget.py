@@ -52,8 +52,8 @@ def test_money_is_counted_by_the_prices_that_were_given(service: ModelServer) ->
     paid = sum(it.trace.cost_usd or 0.0 for it in seen)
     assert 0.01 < paid <= 0.02
     told = qm.health().budget
-    assert (told.usd.limit, told.usd.left) == (0.02, pytest.approx(0.02 - paid))
-    assert (told.tokens.spent, told.tokens.left) == (120 * paid / 0.0014, 5_000 - told.tokens.spent)
+    assert (told["usd"].limit, told["usd"].spent) == (0.02, pytest.approx(paid))
+    assert (told["tokens"].limit, told["tokens"].spent) == (5_000, 120 * paid / 0.0014)
     assert [reason for _, reason in reasons(seen[-1])] == ["over_budget"]
 
 

@@ -292,31 +292,6 @@ def test_a_number_that_cannot_be_read_or_changed_is_passed_on(options: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("signature", "names"),
-    [
-        ("department, wording, top_k=4", "department, wording"),
-        ("collection: str, data: list, filter: str = ''", "collection, filter"),
-        ("what: str, vector: list[float]", "what, vector"),
-        ("a=None, b=None", "a, b"),
-    ],
-)
-def test_of_several_parameters_that_may_be_the_question_none_is_taken_and_it_is_said_once(
-    signature: str, names: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    search, seen = make_function(signature)
-    wrapped = qm.wrap(search)
-    with pytest.warns(qtm.SetupWarning, match="query_arg=") as told:
-        found = [wrapped.retrieve("acme", QUERY) for _ in range(3)]
-    assert len(told) == len([it for it in caplog.messages if "details: .check" in it]) == 1
-    assert f"search(): several of its parameters may be the question ({names})" in str(
-        told[0].message
-    )
-    assert [(it.stage, it.reason) for it in found[0].degradations] == [("query", "missing")]
-    assert [list(call.values())[:2] for call in seen] == [["acme", QUERY]] * 3
-    assert found[0].response is ROWS
-
-
-@pytest.mark.parametrize(
     ("signature", "call", "advice"),
     [
         ("query=None, id=None, top_k=4, **kw", "id='near', asked=Q", "query_arg="),
@@ -345,6 +320,9 @@ def test_a_call_without_a_question_is_made_as_it_was_and_says_what_to_do(
         ("", "INDEX.query", "pass embed="),
         ("", "search", "name it with query_arg="),
         ("*, foo", "search", "its parameters are: foo"),
+        ("department, wording, top_k=4", "search", "(department, wording); name the right one"),
+        ("a=None, b=None", "search", "query_arg="),
+        ("what: str, vector: list[float]", "search", "pass embed="),
         (
             "query, k=4",
             "search; query_arg='querry'",

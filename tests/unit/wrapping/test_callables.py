@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from pydantic import BaseModel
 
 import qtmiddleware as qtm
 from tests.support.wrapping_world import QUERY, atraced, ids, middleware, rows, traced
@@ -266,24 +265,6 @@ def test_an_abstract_method_stays_abstract() -> None:
 
     with pytest.raises(TypeError, match="abstract"):
         Base()  # type: ignore[abstract]
-
-
-class Parent(BaseModel):
-    def _find(self, query: str) -> list[Any]:
-        return []
-
-
-def test_a_method_that_a_pydantic_parent_would_hide_is_refused_with_what_to_write() -> None:
-    with pytest.raises((qtm.WrapError, RuntimeError)) as caught:
-
-        class Own(Parent):
-            @qtm.middleware
-            def _find(self, query: str) -> list[Any]:
-                return [{"id": "a", "text": query}]
-
-    # Before Python 3.12 the class machinery raises an error of its own from ours.
-    said = str(caught.value.__cause__ or caught.value)
-    assert "Own._find = qtm.middleware(Own._find)" in said
 
 
 # --- a function that searches through itself ------------------------------------------------------

@@ -73,18 +73,10 @@ TAKERS: Final[dict[str, Callable[..., Any]]] = {
     ("taker", "name", "advice"),
     [
         ("decorator", "topk_arg", "did you mean top_k_arg?"),
+        ("wrap", "zzz", "its options are embed, embed_many, kind"),
         ("transform", "historyy", "did you mean history?"),
         ("compare", "topk", "did you mean top_k?"),
         ("ask_systems", "argumnts", "did you mean arguments?"),
-        (
-            "decorator",
-            "method",
-            'put it into config={"fusion": {"method": "..."}} or {"hybrid": {"method": "..."}}',
-        ),
-        ("transform", "escalation", 'put it into config={"escalation": "..."}'),
-        ("wrap", "rerank", 'put it into the config of QueryMiddleware: {"rerank": "..."}'),
-        ("wrap", "client", "it is an option of QueryMiddleware"),
-        ("decorator", "api_key", "set keys only in the environment"),
     ],
 )
 def test_an_unknown_option_is_refused_with_what_to_write(
