@@ -286,7 +286,8 @@ class Engine:
                 part.close()
 
     def _list_made(self, *kinds: str) -> list[Any]:
-        """Return what was made of these *kinds*, without the user's reranker."""
+        """Return what was made of these *kinds*, each object once, without the user's reranker."""
         with self._making:
             made = list(self._made.items())
-        return [part for key, part in made if key[0] in kinds and part is not self._reranker]
+        parts = {id(part): part for key, part in made if key[0] in kinds}
+        return [part for part in parts.values() if part is not self._reranker]
