@@ -17,20 +17,12 @@ from functools import lru_cache, partial
 from inspect import getattr_static, getmembers_static, isawaitable, ismemberdescriptor
 from itertools import chain, islice
 from math import isfinite
-from operator import is_
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.types import (
-    DEFAULT_NAMESPACE,
-    NEVER,
-    Passage,
-    Path,
-    Ranking,
-    Variant,
-)
+from qtmiddleware.types import DEFAULT_NAMESPACE, NEVER, Passage, Path, Ranking, Variant
 
 ADVICE: Final = (
     "return the list of passages, or"
@@ -480,12 +472,10 @@ class _Reader:
 def _build_row_key(row: Sequence[Any]) -> str:
     """Return the key of *row*, made of all its texts, and of its first value if it may be an id."""
     # All texts, because the other rows of a response decide which of them is the passage.
-    values = [
-        value
-        for place, value in enumerate(row)
-        if isinstance(value, str) or (place == 0 and _is_id(value))
-    ]
-    return "\0".join(map(str, values)) or "\0"
+    values = [value for value in row if isinstance(value, str)]
+    if not isinstance(row[0], str) and _is_id(row[0]):
+        values.insert(0, str(row[0]))
+    return "\0".join(values) or "\0"
 
 
 def _find_string(fields: dict[Any, Any], paths: Sequence[Path]) -> str | None:
@@ -565,7 +555,7 @@ def replace_score(passage: Passage, score: float) -> Any:
         return item
     for path in paths:
         # If the class computes its score, the copy does not show the new score and is useless.
-        with suppress(ResponseShapeError):
+        with suppress(Exception):
             copied = _replace(item, path, lambda _: score)
             if _is_number(_get(item, path)) and _read_score(copied, paths) == score:
                 return copied
@@ -658,18 +648,18 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
         path = _find_list_path(response, options)
     if columns := _find_columns(response, path):
         return Shape(partial(_read_columns, columns), partial(_rebuild_columns, columns))
-    return Shape(partial(_read_list, path), partial(_rebuild_list, path))
-
-
-def _read_list(path: Path, response: Any) -> Sequence[Any]:
-    """Return the items in the list at *path* in *response*."""
-    items: Any = _get(response, path)
-    return () if items is None else items
+    return Shape(lambda other: _get(other, path) or (), partial(_rebuild_list, path))
 
 
 def _rebuild_list(path: Path, response: Any, items: Sequence[Any]) -> Any:
     """Return a copy of *response* with *items* in the list at *path*."""
-    return _replace(response, path, partial(_refill, items=items))
+    try:
+        return _replace(response, path, partial(_refill, items=items))
+    except ResponseShapeError:
+        raise
+    except Exception as error:
+        # The class of the response may refuse a copy in any way.
+        raise _build_shape_error(response) from error
 
 
 def _read_columns(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
@@ -761,16 +751,10 @@ def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
 
 def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
     """Return a copy of *holder* with ``change(value)`` in place of the *value* at *path*."""
-    try:
-        if not path:
-            return change(holder)
-        name, *inner = path
-        copied = _copy_with(holder, name, _replace(_get_field(holder, name), inner, change))
-    except ResponseShapeError:
-        raise
-    except Exception as error:
-        # The class of the holder may refuse a copy in any way.
-        raise _build_shape_error(holder) from error
+    if not path:
+        return change(holder)
+    name, *inner = path
+    copied = _copy_with(holder, name, _replace(_get_field(holder, name), inner, change))
     if copied is holder or type(copied) is not type(holder):
         raise _build_shape_error(holder)
     return copied
@@ -784,17 +768,13 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
     if class_ is tuple:
         return tuple(items)
     filled: Any = copy.copy(container)
+    attributes = getattr(container, "__dict__", {}).values()
     # Milvus keeps the ids and distances of its hits beside them.
-    has_columns = any(
-        _is_list(value) and len(value) == len(container) > 0
-        for value in getattr(container, "__dict__", {}).values()
-    )
+    has_columns = any(_is_list(it) and len(it) == len(container) > 0 for it in attributes)
     if filled is container or has_columns or not isinstance(filled, MutableSequence):
         raise _build_shape_error(container)
     filled.clear()
     filled.extend(items)
-    if len(filled) != len(items) or not all(map(is_, filled, items)):
-        raise _build_shape_error(container)
     return filled
 
 

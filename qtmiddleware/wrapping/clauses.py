@@ -123,10 +123,6 @@ def _replace_in_clause(clause: Any, question: Any) -> Any:
             return clause  # keep the caller's own text unchanged, a question mark included
         if clause_type == QUERY_STRING:
             question = strip_lucene_syntax(question)
-    elif clause_type == "sparse_vector" and not hasattr(question, "indices"):
-        # Pinecone takes the values of a sparse vector that are not zero, with their indices.
-        entries = {index: float(value) for index, value in enumerate(question) if value}
-        question = {"indices": [*entries], "values": [*entries.values()]}
     return replace_value_at_path(clause, (place,), question)
 
 

@@ -29,7 +29,7 @@ from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.logs import LogSampler, get_logger
+from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import make_root_observation
 from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.runtime.threads import Bulkhead
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.retrieval.glossary import Glossary
     from qtmiddleware.wrapping.query_log import QueryLog, Redact
-
-logger: Final = get_logger("qtmiddleware")
 
 MOST_KEPT: Final = 32
 """How many engines for calls that override settings are kept."""
@@ -266,10 +264,8 @@ class Engine:
                 inner.warm_up()
         reranker: Any = self.reranker
         if reranker is not self._reranker and hasattr(reranker, "load"):
-            try:
+            with suppress(MissingExtra, ModelError):
                 reranker.load()
-            except (MissingExtra, ModelError) as error:
-                logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
     def close(self) -> None:
         """Close the models and rerankers of all engines. What the user passed stays open."""

@@ -333,7 +333,11 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         # response is not cut.
         if problem is None:
             top_k = arguments.read_top_k()
-            page = self._learn_page(arguments)
+            page = arguments.find_page()
+            learned.page = page or learned.page
+            # Callers often request the first page without the argument. So after one call with a
+            # page in **kwargs, every call counts as paged.
+            page = learned.page if binding.may_have_pages else page
         conversation = read_history(history)
         # A hook may itself retrieve. Calling the hook for that retrieval would never end.
         hooks = () if is_inside_hook.get() else (function.hook, engine.hook)
@@ -366,15 +370,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         # an empty one.
         clause_type = None if embedder is None else arguments.read_clause_type()
         return embedder if clause_type is None or clause_type in VECTORS else None
-
-    def _learn_page(self, arguments: Arguments) -> str:
-        """Return the name of the argument that selects a page, or ``""``, and remember it."""
-        binding, learned = self._function.binding, self._function.learned
-        page = arguments.find_page()
-        # Callers often request the first page without the argument. So after one call with a page
-        # in **kwargs, every call counts as paged.
-        learned.page = page or learned.page
-        return learned.page if binding.may_have_pages else page
 
     def _find_query_and_problem(self, arguments: Arguments) -> tuple[Any, Degradation | None]:
         """Return the query, ``""`` if there is none, and why it cannot be improved."""

@@ -14,7 +14,6 @@ from pinecone import (
     EmbedQuery,
     QueryStringQuery,
     SparseEmbedQuery,
-    SparseVectorQuery,
     TextQuery,
 )
 from pinecone.exceptions import PineconeException
@@ -121,13 +120,6 @@ def test_a_text_goes_where_a_vector_clause_wants_its_values(
     assert sorted(sent) == sorted([embed(QUERY), embed(REWRITE)])
     # A clause of another kind takes its text as it is, though the function is wrapped with embed=.
     assert search.retrieve(**call_with(CLAUSES["embed"](QUERY))).status == "full"
-    clause = SparseVectorQuery(field="terms", sparse_values=QUERY)  # type: ignore[arg-type]
-    sparse = RULES.wrap(index.documents.search, embed=lambda text: [0.0, 3.0, 0.0, 2.0])
-    sparse(**call_with([clause]))
-    assert world.sent("/search")[-1]["score_by"][0]["sparse_values"] == {
-        "indices": [1, 3],
-        "values": [3.0, 2.0],
-    }
 
 
 NO_QUESTIONS: dict[str, list[Any]] = {

@@ -574,23 +574,6 @@ def test_the_namespace_is_the_items_own_or_the_responses() -> None:
         assert [match.namespace for match in found.matches] == ["x", "y", default]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda title, **row: {**row, "title": title},
-        lambda title, **row: {**row, "metadata": {"title": title}},
-        lambda title, **row: {"node": {**row, "title": title}},
-    ],
-)
-def test_a_title_counts_wherever_it_stands(make: Callable[..., Any]) -> None:
-    rows = [
-        make("Termination" if n == 20 else f"Clause {n}", id=str(n), text=f"Paid in {n} days.")
-        for n in range(60)
-    ]
-    found = qtm.middleware(lambda query, top_k=4: rows[:top_k]).retrieve("Rules on termination?")
-    assert found.matches[0].id == "20"
-
-
 @pytest.mark.parametrize("row", [{}, {"document_id": "d"}], ids=["no id", "a document's id"])
 def test_passages_without_an_id_of_their_own_are_told_apart_by_their_texts(row: Any) -> None:
     rows = [{**row, "text": text} for text in TEXTS]
@@ -620,7 +603,6 @@ def test_a_plain_row_is_the_same_passage_whatever_rows_stand_beside_it() -> None
 
 
 NAMED: dict[str, tuple[Any, dict[str, str]]] = {
-    "dicts": (each(lambda i, t, s: {"key": i, "blurb": t, "near": s}), {}),
     "dots": (
         each(
             lambda i, t, s: {
@@ -630,7 +612,6 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
         ),
         {"id": "about.key", "text": "about.text.blurb", "score": "ranks.near.all"},
     ),
-    "objects": (each(lambda i, t, s: SimpleNamespace(key=i, blurb=t, near=s)), {}),
     "nodes": (
         each(
             lambda i, t, s: NodeWithScore(

@@ -162,20 +162,6 @@ def test_a_method_is_called_on_the_object_or_class_it_was_asked_of() -> None:
     assert marks(sub.class_outside.retrieve(QUERY).response) == {Sub}
 
 
-def test_what_is_no_method_is_not_bound_by_a_class() -> None:
-    service = Service()
-
-    class Shelf:
-        partial = qm.wrap(functools.partial(function, top_k=2))
-        callable = qm.wrap(Finder())
-        bound = qm.wrap(service.plain)
-
-    shelf: Any
-    for shelf in (Shelf(), Shelf):
-        assert ids(shelf.partial(QUERY)) == ids(shelf.callable(QUERY)) == ["near", "far"]
-        assert marks(shelf.bound(QUERY)) == {service}
-
-
 def one_by_one(query: str) -> Any:
     yield from rows()
 
@@ -215,16 +201,6 @@ async def test_a_plain_function_that_returns_a_coroutine_leaves_none_unawaited(
 
 
 # --- what it looks like ---------------------------------------------------------------------------
-
-
-def test_annotations_that_only_type_checkers_can_read_stop_nothing() -> None:
-    # Without `from __future__ import annotations`, from Python 3.14 on they run when they are read.
-    source = "def search(query: {0}, top_k: {0} = 4) -> {0}: return [{{'text': 'dog', 'score': 1}}]"
-    quoted = "Unknown" if sys.version_info >= (3, 14) else "'Unknown'"
-    names: dict[str, Any] = {}
-    # This file's own postponement of annotations must not reach it.
-    exec(compile(source.format(quoted), "unknown.py", "exec", dont_inherit=True), names)
-    assert len(qtm.middleware(names["search"])("Where is dog 3?")) == 1
 
 
 def test_a_wrapped_function_keeps_its_annotations_and_its_docstring() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 from weakref import ref
@@ -24,7 +24,6 @@ from tests.support.retrieval_world import (
     search,
     transforming,
 )
-from tests.support.waiting import wait_until
 
 
 def plain(query: str, top_k: int = 4) -> Any:
@@ -178,52 +177,6 @@ def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
         for number in range(2 * MOST_KEPT)
     ]
     assert {id(engine.model.breaker) for engine in engines} == {id(qm.engine.model.breaker)}
-
-
-# --- what a call leaves behind --------------------------------------------------------------------
-
-PARAPHRASES: Final = ["Is Jaco ill?", "How fit is Jaco?"]
-
-
-class Down(Exception):
-    """The index is down; *raised* tells which of these are still held by anybody."""
-
-    def __init__(self, raised: list[ref[Down]]) -> None:
-        super().__init__()
-        raised.append(ref(self))
-
-
-@pytest.fixture
-def no_collections() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.parametrize(
-    "down", [PARAPHRASES[:1], PARAPHRASES, [QUERY]], ids=["a variant", "all variants", "question"]
-)
-def test_the_error_of_a_search_is_freed_with_its_call(
-    down: list[str], no_collections: None
-) -> None:
-    errors: list[ref[Down]] = []
-
-    def find(query: str, top_k: int = 4) -> Any:
-        if query in down:
-            raise Down(errors)
-        return search(query, top_k)
-
-    config = transforming("multi_query", llm={"paraphrases": 2}, cache=False)
-    model = ScriptedModel({"paraphrases": PARAPHRASES})
-    wrapped = qtm.QueryMiddleware(config, client=model).wrap(find)
-    try:
-        wrapped(QUERY)
-    except Down:
-        assert down == [QUERY]
-    assert errors
-    # A thread may still be on its way out of its last search.
-    wait_until(lambda: not any(error() for error in errors))
 
 
 # --- transform ------------------------------------------------------------------------------------

@@ -45,19 +45,6 @@ def test_a_retrieval_tells_everything(way: Way) -> None:
     assert {stage.name for stage in retrieval.trace.stages} >= set(stages.split())
 
 
-@pytest.mark.parametrize("with_ids", [True, False], ids=["ids", "no ids"])
-def test_no_repr_shows_a_text(with_ids: bool) -> None:
-    def respond(query: str, top_k: int) -> Any:
-        rows = search(query, top_k)
-        return rows if with_ids else [{"text": it["metadata"]["text"]} for it in rows]
-
-    retrieval = Way("sync").wrap(respond, config=transforming("combined")).retrieve(QUERY)
-    parts = (*retrieval.matches, *retrieval.variants, *retrieval.rankings)
-    shown = " ".join(map(repr, (retrieval, *parts, retrieval.transformation, retrieval.trace)))
-    for text in ("Jaco", "dog", "shelter"):
-        assert text not in shown
-
-
 def test_off_calls_the_plain_function_with_the_very_arguments() -> None:
     seen: list[Any] = []
     result = object()
@@ -112,19 +99,6 @@ def retrieve_many(wrapped: Any, is_async: bool, *args: Any, **kwargs: Any) -> li
 
 
 both_ways = pytest.mark.parametrize("is_async", [False, True])
-
-
-@both_ways
-def test_a_list_of_queries_is_retrieved_as_each_by_itself(is_async: bool) -> None:
-    asked = ["What does Jaco eat?", QUERY, " ", "What does Jaco eat?"]
-    qm = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel(scripted))
-    wrapped: Any = qm.wrap(search)
-    found = retrieve_many(wrapped, is_async, asked, top_k=2, config={"fusion": "rrf"})
-    alone = [wrapped.retrieve(query, top_k=2, config={"fusion": "rrf"}) for query in asked]
-    assert [it.original_query for it in found] == asked
-    assert [it.response for it in found] == [it.response for it in alone]
-    assert [it.degradations for it in found] == [it.degradations for it in alone]
-    assert retrieve_many(wrapped, is_async, []) == []
 
 
 @both_ways
