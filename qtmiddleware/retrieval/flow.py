@@ -177,7 +177,7 @@ class _Flow:
             original_result = await self._read_original_response(response)
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
-        self._learn(original_result)
+        self.learned.is_unreadable = self.learned.is_new = False
         plan.search_width = call.search_width
         if (
             stage is not None
@@ -307,10 +307,6 @@ class _Flow:
             options=self.settings.keyword_evidence,
             initial_rankings=search.initial,
         )
-
-    def _learn(self, original_result: SearchResult) -> None:
-        """Remember what a response that could be read shows of the function."""
-        self.learned.is_unreadable = self.learned.is_new = False
 
     def _should_ask_model(self, original_result: SearchResult) -> bool:
         """Return whether the gate decides, from *original_result*, to ask the model."""

@@ -301,15 +301,16 @@ def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
 
 
 class _Layout(NamedTuple):
-    """Where the usual names among the names of some fields lead, the most usual first."""
+    """The usual names among the names of some fields, the most usual first."""
 
-    ids: Sequence[Path]
-    document_ids: Sequence[Path]
-    scores: Sequence[Path]
-    texts: Sequence[Path]
+    ids: Sequence[str]
+    document_ids: Sequence[str]
+    scores: Sequence[str]
+    texts: Sequence[str]
     metadata: Sequence[str]
     title: str
-    usual: tuple[str, str, str]  # the most usual names of an id, a score and a text
+    usual: Sequence[str]  # the most usual names of an id, a score and a text
+    score_paths: Sequence[Path]
 
 
 @lru_cache(1_024)
@@ -318,32 +319,22 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
     spelled = _group_by_spelling(names)
     settings = dict(named)
 
-    def pick(usual: Sequence[str]) -> list[str]:
+    def pick(usual: Sequence[str], setting: str = "") -> list[str]:
+        wanted = (settings[setting], *usual) if setting in settings else usual
         # Of several spellings, the usual one comes first.
-        similar = (sorted(spelled.get(_spell(name), ()), key=name.__ne__) for name in usual)
+        similar = (sorted(spelled.get(_spell(name), ()), key=name.__ne__) for name in wanted)
         return list(chain(*similar))
 
-    metadata = pick(METADATA)
-
-    def find(kind: str, usual: Sequence[str]) -> list[tuple[str, ...]]:
-        if kind not in settings:
-            return [(name,) for name in pick(usual)]
-        # A dot may be a part of the name, or lead to a field in another one.
-        paths = dict.fromkeys([(settings[kind],), tuple(settings[kind].split("."))])
-        return [*paths, *((holder, *path) for holder in metadata for path in paths)]
-
-    ids, scores, texts = find("id", IDS), find("score", SCORES), find("text", TEXTS)
-    id_name, score_name, text_name = (
-        paths[0][0] if paths else "" for paths in (ids, scores, texts)
-    )
+    ids, scores, texts = pick(IDS, "id"), pick(SCORES, "score"), pick(TEXTS, "text")
     return _Layout(
-        ids=ids,
-        document_ids=find("id" if "id" in settings else "", DOCUMENT_IDS),
-        scores=scores,
-        texts=texts,
-        metadata=metadata,
+        ids,
+        pick(DOCUMENT_IDS),
+        scores,
+        texts,
+        pick(METADATA),
         title=(*pick(("title",)), "")[0],
-        usual=(id_name, score_name, text_name),
+        usual=[(*found, "")[0] for found in (ids, scores, texts)],
+        score_paths=[(name,) for name in scores],
     )
 
 
@@ -398,7 +389,7 @@ class _Reader:
             title if isinstance(title, str) else "",
             metadata,
             text_field,
-            layout.scores,
+            layout.score_paths,
         )
 
     def _read(self, item: Any, names: Sequence[str]) -> Passage:
@@ -428,7 +419,7 @@ class _Reader:
             layout = _find_layout(tuple(fields), self._named)
             id_ = _find_string(fields, layout.ids)
             # Next to a document, a computed distance has whatever name the database gave it.
-            scores = layout.scores or [(name,) for name, it in outer.items() if _is_number(it)]
+            scores = layout.scores or [name for name, it in outer.items() if _is_number(it)]
         metadata_name, metadata = self._find_metadata(fields, layout)
         text, text_field = _find_text(fields, layout)
         if text is None and metadata_name:
@@ -449,12 +440,12 @@ class _Reader:
             (str(fields.get("namespace") or self._namespace), key),
             item,
             id_,
-            _read_score(fields, scores),
+            _read_score(fields, [(name,) for name in scores]),
             text,
             title if isinstance(title, str) else "",
             metadata,
             None if text is None else text_field,
-            [(*places.get(name, (name,)), *rest) for name, *rest in scores],
+            [places.get(name, (name,)) for name in scores],
         )
 
     def _find_metadata(self, fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
@@ -478,9 +469,9 @@ def _build_row_key(row: Sequence[Any]) -> str:
     return "\0".join(values) or "\0"
 
 
-def _find_string(fields: dict[Any, Any], paths: Sequence[Path]) -> str | None:
-    for path in paths:
-        if (value := _get(fields, path)) is not None:
+def _find_string(fields: dict[Any, Any], names: Sequence[str]) -> str | None:
+    for name in names:
+        if (value := fields.get(name)) is not None:
             return str(value) or None
     return None
 
@@ -488,7 +479,7 @@ def _find_string(fields: dict[Any, Any], paths: Sequence[Path]) -> str | None:
 def _find_inner(fields: dict[Any, Any]) -> Any:
     """Return the name of the field that holds the whole passage; ``None`` if there is none."""
     layout = _find_layout(tuple(fields))
-    if any(isinstance(_get(fields, path), str) for path in layout.texts):
+    if any(isinstance(fields.get(name), str) for name in layout.texts):
         return None
     for name, value in fields.items():
         if name not in layout.metadata and (name == "document" or _is_document(value)):
@@ -505,9 +496,9 @@ def _is_document(value: Any) -> bool:
 
 def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str]:
     """Return the text in *fields* and the name of its field; (None, "") without a text."""
-    for path in layout.texts:
-        if (text := _join_text(_get(fields, path))) is not None:
-            return text, ".".join(map(str, path))
+    for name in layout.texts:
+        if (text := _join_text(fields.get(name))) is not None:
+            return text, name
     return None, ""
 
 
@@ -521,8 +512,8 @@ def _join_text(value: Any, depth: int = 2) -> str | None:
         texts = (_join_text(part, depth - 1) for part in value[:_MOST_PARTS])
         return "\n".join(filter(None, texts)) or None
     fields = list_fields(value)
-    paths = _find_layout(tuple(fields)).texts
-    return next(filter(None, (_join_text(_get(fields, it), depth - 1) for it in paths)), None)
+    names = _find_layout(tuple(fields)).texts
+    return next(filter(None, (_join_text(fields.get(it), depth - 1) for it in names)), None)
 
 
 def _read_score(holder: Any, paths: Sequence[Path]) -> float | None:
