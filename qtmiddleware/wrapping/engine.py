@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
@@ -259,6 +260,8 @@ class Engine:
         """Load the packages of model and reranker, so that no question waits. Never raises."""
         settings = self.settings
         if settings.transformation_type != "none" and settings.escalation.mode != "never":
+            # The code of a model's calls, which the free tier does without.
+            import_module("qtmiddleware.retrieval.question")
             inner: Any = self.model.inner
             with suppress(Exception):
                 inner.warm_up()

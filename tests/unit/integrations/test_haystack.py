@@ -219,9 +219,8 @@ def test_warming_up_and_closing_do_so_with_what_is_inside() -> None:
     inner = Closing()
     ours = QueryTransformRetriever(inner)
     put_into_pipeline(ours).warm_up()
-    assert (inner.warmed, bool(ours.search.middleware.ready())) == (1, True)
     ours.close()
-    assert (inner.closed, bool(ours.search.middleware.ready())) == (1, False)
+    assert (inner.warmed, inner.closed) == (1, 1)
     assert ids(ours.run(QUESTION))
 
 

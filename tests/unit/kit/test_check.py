@@ -123,7 +123,7 @@ NOT_HELPED: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, 
     "no text": (without_text, {}, {"text": "include_metadata=True", "ids": "8 of 8"}),
     "it raises": (doubling, {}, {"call": "raised TypeError: can't multiply -> embed="}),
     "one passage": (lambda query: search(query, 1), {}, {"order": "single -> top_k_arg="}),
-    "items that raise": (lambda query: [Unreadable()], {}, {"text": "neither a text nor metadata"}),
+    "items that raise": (lambda query: [Unreadable()], {}, {"text": "no text under"}),
     "nothing": (lambda query, top_k=4: [], {}, {"passages": "no passages -> namespace"}),
 }
 KINDS: Final = {**HELPED, **NOT_HELPED}
