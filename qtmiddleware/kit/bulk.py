@@ -6,15 +6,13 @@ import hashlib
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event, Lock, Semaphore, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final
 
@@ -23,35 +21,26 @@ from qtmiddleware.config.introspection import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError
 from qtmiddleware.kit.evaluation.dataset import Question, load_questions, read_lines
-from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.governed import GovernedModel
-from qtmiddleware.retrieval.call import Call, validate_query
-from qtmiddleware.retrieval.flow import transform
-from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.providers.llms import make_language_model
+from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.runtime.files import open_for_writing
-from qtmiddleware.runtime.services import ModelOnly, run
-from qtmiddleware.runtime.threads import UNLIMITED
 from qtmiddleware.types import Deadline
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 CONCURRENCY: Final = 8
-"""The default maximum number of concurrent model calls."""
+"""The default number of questions that are transformed at the same time."""
 CALL_SECONDS: Final = 60.0
 """The timeout of a model call, unless ``limits.llmTimeoutMs`` is set."""
 PATIENCE: Final = 600.0
 """For how many seconds a call that fails for a temporary reason is repeated."""
 
-_FIRST_FAILURES: Final = 3
-"""If this many calls fail before any call is answered, the run stops."""
 _LONGEST_PAUSE: Final = 30.0
 _SHORTEST_PAUSE: Final = 0.1
-_NEVER_MS: Final = 30 * 24 * 3_600_000
 _BATCHES_PER_WORKER: Final = 4
 _RECORDS: Final = (".csv", ".tsv", ".json", ".jsonl")
 _TEMPORARY: Final = ("timeout", "unavailable", "rate_limited", "overloaded")
-# Failures that show that the service is working.
-_ANSWERS: Final = ("refused", "too_long", "empty", "truncated")
+_MONTH_MS: Final = 30 * 24 * 3_600_000
 
 Record = dict[str, Any]
 
@@ -65,36 +54,12 @@ class BulkReport:
         before: The number of questions done by earlier runs.
         made: The number of questions that this run is done with, including failed ones.
         failed: The number of questions without a transformation, by reason.
-        calls: The number of answered model calls.
-        input_tokens: The number of input tokens.
-        output_tokens: The number of output tokens.
-        cost_usd: The cost in US dollars; ``None`` if a price is unknown.
-        seconds: The duration in seconds.
     """
 
-    total: int = 0
-    before: int = 0
+    total: int
+    before: int
     made: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = 0.0
-    seconds: float = 0.0
-
-    def to_dict(self) -> Record:
-        """Return the attributes as JSON values."""
-        return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
-
-    def _add(self, record: Record) -> None:
-        self.made += 1
-        if error := record.get("error"):
-            self.failed[error] += 1
-        self.calls += record["calls"]
-        self.input_tokens += record["input_tokens"]
-        self.output_tokens += record["output_tokens"]
-        cost = record["cost_usd"]
-        self.cost_usd = None if None in (cost, self.cost_usd) else self.cost_usd + cost
+    failed: dict[str, int] = field(default_factory=dict)
 
 
 def transform_file(
@@ -118,7 +83,7 @@ def transform_file(
         ModelError: The run stopped, for example because the key is rejected.
         EngineError: Ray cannot be reached, or ended the run.
     """
-    began, path = monotonic(), Path(out)
+    path = Path(out)
     # The results would be appended to the questions.
     if path.exists() and Path(source).exists() and path.samefile(source):
         raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")
@@ -126,27 +91,21 @@ def transform_file(
     digest = _hash_config(config.settings)
     with _open_output(path) as descriptor:
         done = _read_finished(descriptor, path, digest)
-        for question in questions:
-            if question.id in done and done[question.id] != _identify(question):
-                raise ConfigError(
-                    f"{path} has another question with the id {question.id}; name another --out",
-                    path="--out",
-                )
-        rest = [question for question in questions if question.id not in done]
+        rest = [question for question in questions if _build_key(_to_record(question)) not in done]
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
-        build = partial(_Transformer, config, client, concurrency)
-        # Both begin with the first record that is taken from them.
-        records = _transform_on_ray(build, rest, concurrency) if on_ray else build()(rest)
+        transform = partial(_transform_questions, config, client, concurrency)
+        records = _transform_on_ray(transform, rest, concurrency) if on_ray else transform(rest)
         with closing(records):
             while True:
-                report.seconds = monotonic() - began
                 if show is not None:
                     show(report)
                 if (record := next(records, None)) is None:
                     return report
-                if "error" not in record:
+                if error := record.get("error"):
+                    report.failed[error] = report.failed.get(error, 0) + 1
+                else:
                     _append(descriptor, {**record, "config": digest})
-                report._add(record)
+                report.made += 1
 
 
 def _read_questions(source: Path) -> tuple[Question, ...]:
@@ -159,11 +118,16 @@ def _read_questions(source: Path) -> tuple[Question, ...]:
     return questions
 
 
-def _identify(question: Question) -> Record:
-    """Return the fields with which an output line identifies its question."""
-    history = [{"role": turn.role, "content": turn.content} for turn in question.history]
-    record = {"id": question.id, "query": question.text}
-    return {**record, "history": history} if history else record
+def _to_record(question: Question) -> Record:
+    record: Record = {"id": question.id, "query": question.text}
+    if question.history:
+        record["history"] = [asdict(message) for message in question.history]
+    return record
+
+
+def _build_key(record: Record) -> str:
+    """Return what identifies a question: not only its id, as its text may change."""
+    return json.dumps([record["id"], record["query"], record.get("history")])
 
 
 def _hash_config(settings: Settings) -> str:
@@ -182,44 +146,32 @@ def _open_output(path: Path) -> Iterator[int]:
     """Open and lock the output, and yield its descriptor."""
     try:
         descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}; name another --out", path="--out"
-        ) from error
-    try:
-        if sys.platform != "win32":
-            import fcntl
+        with os.fdopen(descriptor):
+            if sys.platform != "win32":
+                import fcntl
 
-            # The system ends the lock when this process ends.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield descriptor
+                # The system ends the lock when this process ends.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield descriptor
     except BlockingIOError:
         raise StoreError(f"another run is writing to {path}; name another --out") from None
     except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror}; run the same command to continue"
-        ) from error
-    finally:
-        os.close(descriptor)
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _read_finished(descriptor: int, path: Path, digest: str) -> dict[str, Record]:
-    """Return what identifies the finished questions, and cut off the line of a killed run."""
-    done: dict[str, Record] = {}
+def _read_finished(descriptor: int, path: Path, digest: str) -> set[str]:
+    """Return the keys of the finished questions, and cut off the line of a killed run."""
+    done = set()
     complete = 0
     with os.fdopen(os.dup(descriptor), "rb") as file:
         for line in file:
             # A killed run may have written only the first bytes of its last line.
-            is_of_run = b'{"id": "'.startswith(line[:8])
-            is_cut = not line.endswith(b"\n")
-            if is_of_run and is_cut:
+            if not line.endswith(b"\n") and b'{"id": "'.startswith(line[:8]):
                 break
             try:
                 record = json.loads(line)
                 config = record["config"]
-                done[record["id"]] = {
-                    name: record[name] for name in ("id", "query", "history") if name in record
-                }
+                done.add(_build_key(record))
             except (ValueError, TypeError, KeyError, RecursionError):
                 raise ConfigError(
                     f"{path} holds lines that no run has written; name another --out", path="--out"
@@ -242,191 +194,134 @@ def _append(descriptor: int, record: Record) -> None:
 
 
 def _transform_on_ray(
-    build: Callable[[], _Transformer], questions: Iterable[Question], concurrency: int
+    transform: Callable[[list[Question]], Iterator[Record]],
+    questions: list[Question],
+    concurrency: int,
 ) -> Generator[Record]:
     from qtmiddleware.kit.ray_data import map_on_ray
 
-    rest = iter(questions)
-    batches = iter(lambda: list(islice(rest, concurrency * _BATCHES_PER_WORKER)), [])
-    for records in map_on_ray(build, batches):
+    size = concurrency * _BATCHES_PER_WORKER
+    batches = (questions[start : start + size] for start in range(0, len(questions), size))
+    for records in map_on_ray(partial(partial, transform), batches):
         yield from records
 
 
-class _Transformer:
-    """Transforms questions in threads of this process."""
+def _transform_questions(
+    config: Config, client: Any, concurrency: int, questions: list[Question]
+) -> Generator[Record]:
+    """Yield a record per question, which *concurrency* threads of this process transform."""
+    settings = config.settings
+    is_default = config.origins["limits.llmTimeoutMs"] == "default"
+    seconds = CALL_SECONDS if is_default else settings.limits.llm_timeout_ms / 1e3
+    model = _PacedModel(make_language_model(client, settings), seconds)
+    # Nobody waits for an answer, so only single calls have a time limit.
+    limits = replace(settings.limits, llm_timeout_ms=_MONTH_MS, deadline_ms=_MONTH_MS)
+    patient = replace(settings, limits=limits, breaker=replace(settings.breaker, failures=0))
+    middleware = QueryMiddleware(Config(patient, config.sources), client=model)
+    results: SimpleQueue[Record | Exception] = SimpleQueue()
+    waiting = iter(questions)
 
-    def __init__(self, config: Config, client: Any, concurrency: int) -> None:
-        limits = config.settings.limits
-        is_default = config.origins["limits.llmTimeoutMs"] == "default"
-        self._call_seconds = CALL_SECONDS if is_default else limits.llm_timeout_ms / 1e3
-        # Nobody waits for an answer, so only single calls have a time limit.
-        patient = replace(limits, llm_timeout_ms=_NEVER_MS, deadline_ms=_NEVER_MS)
-        self._settings = replace(config.settings, limits=patient)
-        self._middleware = QueryMiddleware(config, client=client)
-        self._concurrency = concurrency
-
-    def __call__(self, questions: Iterable[Question]) -> Generator[Record]:
-        pace, lock, rest = _Pace(self._concurrency), Lock(), iter(questions)
-        results: SimpleQueue[Record | BaseException | None] = SimpleQueue()
-
-        def work() -> None:
+    def work() -> None:
+        # The threads share the iterator, so each question is taken once.
+        for question in waiting:
             try:
-                while not pace.is_stopped.is_set():
-                    with lock:
-                        question = next(rest, None)
-                    if question is None:
-                        break
-                    results.put(self._transform(question, pace))
+                results.put(_transform_question(middleware, question))
             # Nobody else would notice an error in this thread.
-            except BaseException as error:
+            except Exception as error:
                 results.put(error)
-            results.put(None)
 
-        # Daemons, so that a call that hangs does not keep the process from ending.
-        for _ in range(self._concurrency):
-            Thread(target=work, daemon=True).start()
-        running = self._concurrency
-        try:
-            while running:
-                result = results.get()
-                if isinstance(result, BaseException):
-                    raise result
-                if result is None:
-                    running -= 1
-                # Questions that failed because the run stopped are no results.
-                elif not (pace.is_stopped.is_set() and "error" in result):
-                    yield result
-            if pace.error is not None:
-                raise pace.error
-        finally:
-            pace.is_stopped.set()
-
-    def _transform(self, question: Question, pace: _Pace) -> Record:
-        engine = self._middleware.engine
-        model = _PacedModel(engine.model, self._settings, pace, self._call_seconds)
-        call = Call(
-            original=question.text,
-            history=question.history,
-            settings=self._settings,
-            learned=Learned(),
-            engine=engine,
-            model=model,
-            observation=engine.observation,
-        )
-        transformation = run(partial(transform, call), ModelOnly(model, UNLIMITED))
-        reasons = [
-            reason
-            for stage, reason in transformation.notes
-            if stage.startswith(("transform.", "middleware"))
-        ]
-        has_failed = bool(reasons) and transformation.is_empty
-        costs = [reply.cost_usd for reply in model.replies]
-        return {
-            **_identify(question),
-            **({"error": reasons[-1]} if has_failed else {}),
-            "preprocessed": self._middleware.preprocess(question.text),
-            **asdict(transformation),
-            "calls": sum(reply.calls for reply in model.replies),
-            "input_tokens": sum(reply.input_tokens for reply in model.replies),
-            "output_tokens": sum(reply.output_tokens for reply in model.replies),
-            "cost_usd": None if None in costs else sum(cost or 0.0 for cost in costs),
-        }
+    # Daemons, so that a call that hangs does not keep the process from ending.
+    for _ in range(concurrency):
+        Thread(target=work, daemon=True).start()
+    try:
+        for _ in questions:
+            result = results.get()
+            if isinstance(result, Exception):
+                raise result
+            if result.get("error") == "over_budget":
+                model.stop(ModelError("over_budget", "the budget allows no more calls for now"))
+            # Questions that failed because the run stopped are no results.
+            if not (model.is_stopped.is_set() and "error" in result):
+                yield result
+        if model.error is not None:
+            raise model.error
+    finally:
+        model.is_stopped.set()
 
 
-class _Pace:
-    """The pace of all model calls of a run: at most *concurrency* at once, and none in a pause.
+def _transform_question(middleware: QueryMiddleware, question: Question) -> Record:
+    transformation = middleware.transform(question.text, history=question.history)
+    reasons = [
+        reason
+        for stage, reason in transformation.notes
+        if stage.startswith(("transform.", "middleware"))
+    ]
+    return {
+        **_to_record(question),
+        **({"error": reasons[-1]} if reasons and transformation.is_empty else {}),
+        "preprocessed": middleware.preprocess(question.text),
+        **asdict(transformation),
+    }
+
+
+class _PacedModel:
+    """Calls *inner* at one pace for all questions of a run.
 
     A call that fails for a temporary reason is repeated. Its failure pauses all calls, for as long
     as the service says, or else for twice as long as the last time.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    can_async = False
+
+    def __init__(self, inner: LanguageModel, call_seconds: float) -> None:
+        self.name = inner.name
         self.error: ModelError | None = None
         self.is_stopped = Event()
-        self._slots = Semaphore(concurrency)
+        self._inner = inner
+        self._call_seconds = call_seconds
         self._lock = Lock()
-        self._answers = self._failures = 0
+        self._answered_at = self._resume_at = monotonic()
         self._pause = _SHORTEST_PAUSE
-        self._resume_at = 0.0
 
-    def call(self, complete: Callable[[], Reply]) -> Reply:
-        """Return the reply of *complete*. Raises its last `ModelError`."""
-        with self._slots:
-            give_up_at, answers = monotonic() + PATIENCE, self._answers
-            while True:
-                while (seconds := self._resume_at - monotonic()) > 0:
-                    if self.is_stopped.wait(seconds):
-                        break
-                if self.is_stopped.is_set():
-                    raise ModelError("cancelled", "the run was stopped")
-                try:
-                    reply = complete()
-                except ModelError as error:
-                    should_repeat = self._handle_failure(error)
-                    if should_repeat and monotonic() < give_up_at:
-                        continue
-                    # While nothing is answered, the failure is the service's, not this call's.
-                    if should_repeat and self._answers == answers:
-                        self._stop(error)
+    def complete(self, prompt: Prompt, _: Deadline) -> Reply:
+        began = monotonic()
+        while True:
+            while (seconds := self._resume_at - monotonic()) > 0 and not self.is_stopped.is_set():
+                self.is_stopped.wait(seconds)
+            if self.is_stopped.is_set():
+                raise ModelError("cancelled", "the run was stopped")
+            try:
+                # The time counts from the call itself, not from the wait before it.
+                reply = self._inner.complete(prompt, Deadline.after(self._call_seconds))
+            except ModelError as error:
+                if error.reason == "unauthorized":
+                    self.stop(error)
+                if error.reason not in _TEMPORARY:
                     raise
-                self._record_answer()
+                self._pause_all(error)
+                if monotonic() - began >= PATIENCE:
+                    # While nothing is answered, the failure is the service's, not this call's.
+                    if self._answered_at < began:
+                        self.stop(error)
+                    raise
+            else:
+                with self._lock:
+                    self._answered_at, self._pause = monotonic(), _SHORTEST_PAUSE
                 return reply
 
-    def _record_answer(self) -> None:
-        with self._lock:
-            self._answers += 1
-            self._pause = _SHORTEST_PAUSE
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        return self.complete(prompt, deadline)
 
-    def _handle_failure(self, error: ModelError) -> bool:
-        """Pause all calls or stop the run after *error*; return whether to repeat the call."""
-        if error.reason in _ANSWERS:
-            self._record_answer()
-            return False
+    def stop(self, error: ModelError) -> None:
+        """End the run; *error* is raised."""
+        self.error = self.error or error
+        self.is_stopped.set()
+
+    def _pause_all(self, error: ModelError) -> None:
         with self._lock:
-            if error.reason not in _TEMPORARY and error.retry_after is None:
-                self._failures += not self._answers
-                # Each further call would fail in the same way.
-                is_hopeless = error.reason in ("unauthorized", "over_budget")
-                if is_hopeless or self._failures >= _FIRST_FAILURES:
-                    self._stop(error)
-                return False
             now = monotonic()
             # Calls that fail together lengthen the pause only once.
             if error.retry_after is None and now >= self._resume_at:
                 self._resume_at = now + self._pause
                 self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
             self._resume_at = max(self._resume_at, now + (error.retry_after or 0.0))
-        return True
-
-    def _stop(self, error: ModelError) -> None:
-        self.error = self.error or error
-        self.is_stopped.set()
-
-
-class _PacedModel(GovernedModel):
-    """Calls the model for one question at the pace of the run, and keeps the replies."""
-
-    def __init__(
-        self, model: GovernedModel, settings: Settings, pace: _Pace, seconds: float
-    ) -> None:
-        # No breaker, because the pace decides when to call again after a failure.
-        super().__init__(
-            model.inner,
-            settings,
-            Breaker(0, 1.0),
-            meter=model.meter,
-            relevance=model.relevance,
-        )
-        self.can_async = False
-        self.replies: list[Reply] = []
-        self._pace, self._seconds = pace, seconds
-
-    def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        call = super().complete
-        # The time counts from the call itself, not from the wait for the pace.
-        reply = self._pace.call(lambda: call(prompt, Deadline.after(self._seconds)))
-        self.replies.append(reply)
-        return reply
-
-    def find_blocking_error(self) -> None:
-        return None

@@ -13,16 +13,12 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from qtmiddleware.errors import EngineError, MissingExtra, QtMiddlewareError
 
 B = TypeVar("B")
 R = TypeVar("R")
-
-# The maximum number of batches that Ray stores at a time.
-_BATCHES_AT_ONCE: Final = 1_024
 
 
 def map_on_ray(
@@ -41,28 +37,23 @@ def map_on_ray(
         QtMiddlewareError: A batch failed. The results before the failure have been yielded.
     """
     ray = _import_ray()
-    remaining = map(pickle.dumps, batches)
-    pickled_build = pickle.dumps(build)
-    # Ray stores all items of a dataset, so memory stays bounded only with several datasets.
-    pickled_batches = list(islice(remaining, _BATCHES_AT_ONCE))
-    if not pickled_batches:
+    pickled = [pickle.dumps(batch) for batch in batches]
+    if not pickled:
         return
     with connect_to_ray():
-        while pickled_batches:
-            # One block per batch, because Ray returns the results of a whole block.
-            items = ray.data.from_items(pickled_batches, override_num_blocks=len(pickled_batches))
-            outcomes = items.map_batches(
-                _process_batch,
-                fn_kwargs={"pickled_build": pickled_build},
-                batch_size=1,
-                num_cpus=1,
-            )
-            for row in outcomes.iter_rows():
-                results, error = pickle.loads(row["outcome"])
-                yield results
-                if error is not None:
-                    raise error
-            pickled_batches = list(islice(remaining, _BATCHES_AT_ONCE))
+        # One block per batch, because Ray returns the results of a whole block.
+        items = ray.data.from_items(pickled, override_num_blocks=len(pickled))
+        outcomes = items.map_batches(
+            _process_batch,
+            fn_kwargs={"pickled_build": pickle.dumps(build)},
+            batch_size=1,
+            num_cpus=1,
+        )
+        for row in outcomes.iter_rows():
+            results, error = pickle.loads(row["outcome"])
+            yield results
+            if error is not None:
+                raise error
 
 
 def _process_batch(batch: dict[str, Any], pickled_build: bytes) -> dict[str, list[bytes]]:

@@ -79,12 +79,3 @@ async def waiting(query: str) -> list[dict[str, Any]]:
     finally:
         Path("cancelled").touch()
     return []
-
-
-def load(id_: str) -> Any:
-    """A document by its id."""
-    if id_ == "huge":
-        return "A sentence. " * 1_000_000
-    if id_ == "row":
-        return {"title": "Row", "text": "A row of a table."}
-    return TEXTS.get(id_)

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -76,7 +77,7 @@ def command(
         report = ingest(data_path, config=loaded, progress=listener, on_ray=engine is not None)
     _report_files(report)
     if json_output:
-        write_json(report.to_dict())
+        write_json(asdict(report))
     else:
         out.write("\n".join(_summarize(report)))
     if report.all_skipped:
@@ -149,15 +150,10 @@ def _summarize(report: IngestReport) -> Iterator[str]:
     )
     yield (
         f"{format_count(report.written, 'chunk')} written,"
-        f" {format_count(report.embedded, 'text')} embedded,"
-        f" {format_count(report.reused, 'vector')} reused"
+        f" {format_count(report.embedded, 'text')} embedded; {report.seconds:.1f} s"
     )
     if report.contexts or report.contexts_failed:
         yield (
             f"{format_count(report.contexts, 'context')} written by the model,"
             f" {format_count(report.contexts_failed, 'chunk')} without one"
         )
-    rate = (
-        f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
-    )
-    yield f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}"

@@ -15,7 +15,6 @@ from qtmiddleware.kit.cli.options import TARGET, Arguments, ConfigFile, Port, Se
 from qtmiddleware.kit.cli.output import divert_stdout, out, write_note
 from qtmiddleware.kit.mcp import (
     SECONDS,
-    FetchTool,
     build_server,
     require_mcp,
     reserve_stdin,
@@ -31,9 +30,6 @@ def command(
     function: Annotated[
         str | None,
         Argument(metavar=TARGET, help="Your function. Default: the search of the index."),
-    ] = None,
-    fetch: Annotated[
-        str | None, Option(metavar=TARGET, help="Function that returns a document by its id.")
     ] = None,
     name: Annotated[str, Option(help="What is searched, such as 'the staff handbook'.")] = "",
     about: Annotated[str, Option(help="One sentence on what the collection holds.")] = "",
@@ -58,11 +54,10 @@ def command(
     """Serve your search to agents.
 
     The server speaks the Model Context Protocol (MCP) over stdin and stdout, or
-    with --http over HTTP to this machine only. Agents get the tool 'search', and
-    with --fetch the tool 'fetch'. Both only read. What your function prints goes
-    to stderr.
+    with --http over HTTP to this machine only. Agents get the tool 'search', which
+    only reads. What your function prints goes to stderr.
     """
-    from qtmiddleware.kit.cli.searching import import_function, open_search, parse_arguments
+    from qtmiddleware.kit.cli.searching import open_search, parse_arguments
     from qtmiddleware.kit.playground.server import LOOPBACK, open_socket, serve_app
 
     require_mcp()
@@ -74,7 +69,6 @@ def command(
         # The .env file of the first folder was read at the start of qtm.
         os.chdir(folder)
         load_dotenv_file()
-    load_document = None if fetch is None else import_function(fetch)
     collection = name or function or "the index"
     with open_search(function, config, sets) as search:
         tool = search.wrapped.as_tool(
@@ -83,10 +77,7 @@ def command(
             fields=field or (),
             arguments=parse_arguments(arguments),
         )
-        tools = [tool]
-        if load_document is not None:
-            tools.append(FetchTool(load_document, collection=collection))
-        server = build_server(tools, name=collection, about=about, timeout_seconds=timeout)
+        server = build_server(tool, name=collection, about=about, timeout_seconds=timeout)
 
         async def serve() -> None:
             try:

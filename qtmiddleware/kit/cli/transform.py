@@ -13,7 +13,7 @@ from typer import Option
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
-from qtmiddleware.kit.bulk import CONCURRENCY, BulkReport, transform_file
+from qtmiddleware.kit.bulk import CONCURRENCY, transform_file
 from qtmiddleware.kit.check import MODEL_FIXES
 from qtmiddleware.kit.cli import FAILED
 from qtmiddleware.kit.cli.environment import load_config
@@ -52,7 +52,7 @@ def command(
         ),
     ] = None,
     concurrency: Annotated[
-        int, Option(min=1, max=256, help="Most model calls at the same time, with --file.")
+        int, Option(min=1, max=64, help="Most questions at the same time, with --file.")
     ] = CONCURRENCY,
     engine: Engine = None,
     json_output: AsJson = False,
@@ -148,27 +148,17 @@ def _transform_file(
             + (", with a higher budget" if getattr(error, "reason", "") == "over_budget" else "")
         )
         raise
-    if report.failed:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
-        failed = format_count(report.failed.total(), "question")
-        write_note(f"{failed} failed ({reasons}); run the same command to retry")
+    failed = sum(report.failed.values())
+    if failed:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.items())
+        questions_failed = format_count(failed, "question")
+        write_note(f"{questions_failed} failed ({reasons}); run the same command to retry")
     if as_json:
-        write_json(report.to_dict())
+        write_json(asdict(report))
     else:
-        out.write(_summarize(report))
-    if report.failed:
+        out.write(
+            f"{format_count(report.total, 'question')}: {report.made - failed:,} transformed,"
+            f" {failed:,} failed, {report.before:,} done before"
+        )
+    if failed:
         raise typer.Exit(FAILED)
-
-
-def _summarize(report: BulkReport) -> str:
-    """Return the numbers of questions and calls, the tokens, the cost and the time."""
-    done = report.made - report.failed.total()
-    cost = "cost not known"
-    if report.cost_usd is not None:
-        cost = f"${report.cost_usd:,.6f}"
-    return (
-        f"{format_count(report.total, 'question')}: {done:,} transformed,"
-        f" {report.failed.total():,} failed, {report.before:,} done before\n"
-        f"{format_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
-        f" {report.output_tokens:,} written, {cost}; {report.seconds:.1f} s"
-    )

@@ -5,13 +5,12 @@ Each chunk records its location in the document, such as the page number.
 
 from __future__ import annotations
 
-import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
@@ -19,8 +18,6 @@ from qtmiddleware.kit.documents.chunking import Chunk, check_sizes, cut_into_chu
 from qtmiddleware.kit.documents.converting import READERS, Converter, read_file
 from qtmiddleware.kit.documents.finding import find_documents, format_file_counts
 from qtmiddleware.kit.documents.pieces import OWN, Location, Piece, shorten_location
-
-_FAILED: Final = "its reader failed"
 
 Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
 """The user's own reader: a function that takes a path and returns the text of the file.
@@ -64,31 +61,24 @@ def _call_reader(reader: Reader, path: Path) -> list[Piece] | None:
         result: Any = reader(path)
         if result is None:
             return None
-        if inspect.iscoroutine(result):
-            # A coroutine that nobody awaits would issue a warning later.
-            result.close()
-            detail = "the reader must be a plain function, not async"
-            raise UnreadableDocument(path, _FAILED, detail)
-        items = [result] if isinstance(result, str | Mapping) else result
-        pieces = [_make_piece(path, item) for item in items]
+        pieces = [_make_piece(item) for item in ([result] if isinstance(result, str) else result)]
     except UnreadableDocument:
         raise
     except Exception as error:
         # Only the kind of the error: its message may quote the document's text.
-        raise UnreadableDocument(path, _FAILED, type(error).__name__) from error
+        raise UnreadableDocument(path, "its reader failed", type(error).__name__) from error
     if not any(piece.text.strip() for piece in pieces):
         raise UnreadableDocument(path, "empty")
     return pieces
 
 
-def _make_piece(path: Path, item: Any) -> Piece:
+def _make_piece(item: Any) -> Piece:
     text, location = item if isinstance(item, tuple) else (item, {})
     if not isinstance(text, str) or not all(
         isinstance(name, str) and name not in OWN and isinstance(value, str | int | float)
         for name, value in location.items()
     ):
-        detail = "the reader must return text, or pairs of a text and its place"
-        raise UnreadableDocument(path, _FAILED, detail)
+        raise TypeError
     return Piece(text, shorten_location(location))
 
 

@@ -10,25 +10,17 @@ from typing import Any, Final
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.pieces import Location
-from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end_pattern
+from qtmiddleware.preprocessing.sentences import compile_sentence_end_pattern
 
 # How many characters to read around a position, to see what ends or begins there.
 _AROUND: Final = 64
-# The maximum number of boundaries of one kind to try.
-# A boundary is rejected only if a combining mark follows its white space, which is rare.
-_TRIES: Final = 3
-_NEW_LINE: Final = r"(?:\r\n?+|[\n\x85\u2028])"
-_PARAGRAPH: Final = rf"{_NEW_LINE}[ \t]*+{_NEW_LINE}|\u2029"
 _BOUNDARIES: Final = {
-    "prose": rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{CLOSERS}{{0,2}}"
-    rf"[ \t]{{0,2}}(?:{_PARAGRAPH}))",
-    "paragraph": _PARAGRAPH,
-    "line": _NEW_LINE,
-    "clause": r"[、，；：]++",
+    "paragraph": r"\n[ \t]*+\n",
+    "line": r"\n",
     "word": r"\s++",
-    "space": r"\s*+",
-    "cluster": r"\X",
+    "character": r"\X",
 }
+_SPACE: Final = r"\s*+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +53,9 @@ def cut_into_chunks(
     share at most *overlap* characters. A document of only white space has no chunks.
 
     With the boundary ``"sentence"``, a chunk ends in the last third of *size*, at the last of the
-    best boundaries there: first the end of a paragraph that ends with a sentence, then the end of a
-    sentence, a paragraph (or heading), a line, a clause, a word. The next chunk begins with the
-    first sentence in the earlier half of the overlap, or else with a word. White space belongs to
-    the chunk before it. No chunk ends within a grapheme cluster that fits.
+    best boundaries there: the end of a paragraph, a sentence, a line or a word. The next chunk
+    begins with a paragraph or sentence in the earlier half of the overlap, or else with a word.
+    White space belongs to the chunk before it.
 
     With the boundary ``"character"``, the chunks are ``document[i : i + size]`` for each *i* of
     ``range(0, len(document), size - overlap)``.
@@ -107,28 +98,22 @@ def _build_error(name: str, value: int, allowed: str) -> ConfigError:
 
 
 @cache
-def _compile_boundary(kind: str) -> Any:
+def _compile(pattern: str) -> Any:
     import regex
 
-    if kind == "sentence":
-        return compile_sentence_end_pattern()
-    return regex.compile(_BOUNDARIES[kind], regex.VERSION1)
+    return regex.compile(pattern)
 
 
 def _find_chunk_end(window: str, size: int, lower_bound: int) -> int:
     """Return the best end, above *lower_bound*, of the chunk at the start of *window*."""
     lowest = max(lower_bound, size * 2 // 3)
-    for kind in ("prose", "sentence", "paragraph", "line", "clause", "word"):
-        ends = [end for end in _find_text_ends(kind, window, lowest) if end <= size]
-        for end in reversed(ends[-_TRIES:]):
-            cut = _skip_white_space(window, end, size)
-            if cut > lowest and _is_cluster_boundary(window, cut):
-                return cut
+    for kind in ("paragraph", "sentence", "line", "word"):
+        ends = [end for end in _find_text_ends(kind, window, lowest) if lowest < end <= size]
+        if ends:
+            return min(_skip_white_space(window, ends[-1]), size)
     # Without any boundary, the chunk ends as late as possible, but not within a character.
-    for cut in range(size, max(lower_bound, size - _AROUND), -1):
-        if _is_cluster_boundary(window, cut):
-            return cut
-    return size
+    ends = [end for end in _find_text_ends("character", window, 0) if lower_bound < end <= size]
+    return max(ends, default=size)
 
 
 def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
@@ -136,48 +121,28 @@ def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
     earliest = max(chunk_end - overlap, 1)
     # In the later half, the two chunks would share little text.
     latest = chunk_end - (chunk_end - earliest) // 2
-    for kinds in (("paragraph", "sentence"), ("clause", "word")):
-        starts = [_find_chunk_start(kind, window, earliest, latest) for kind in kinds]
-        if found := [start for start in starts if start is not None]:
-            return min(found)
+    for kind in ("paragraph", "sentence", "word"):
+        for end in _find_text_ends(kind, window, max(0, earliest - _AROUND)):
+            start = _skip_white_space(window, end)
+            if start > latest:
+                break
+            if start >= earliest:
+                return start
     # Without any boundary, the overlap is as long as possible.
-    for start in range(earliest, min(chunk_end, earliest + _AROUND) + 1):
-        if _is_cluster_boundary(window, start):
-            return start
-    return chunk_end
+    starts = _find_text_ends("character", window, 0)
+    return next((start for start in starts if earliest <= start <= chunk_end), chunk_end)
 
 
 def _find_text_ends(kind: str, window: str, start: int) -> Iterator[int]:
-    """Yield the position after the text before each boundary, which is white space or a mark."""
-    for boundary in _compile_boundary(kind).finditer(window, start):
-        yield boundary.end() if kind in ("sentence", "clause") else boundary.start()
+    """Yield the position after the text before each boundary of *kind*."""
+    if kind == "sentence":
+        for sentence_end in compile_sentence_end_pattern().finditer(window, start):
+            yield sentence_end.end()
+        return
+    for boundary in _compile(_BOUNDARIES[kind]).finditer(window, start):
+        yield boundary.start()
 
 
-def _find_chunk_start(kind: str, window: str, earliest: int, latest: int) -> int | None:
-    """Return the first position after a boundary at which a chunk may begin."""
-    tried = 0
-    for end in _find_text_ends(kind, window, max(0, earliest - _AROUND)):
-        start = _skip_white_space(window, end, latest)
-        if end > latest or tried == _TRIES:
-            break
-        if start >= earliest and not window[start].isspace():
-            tried += 1
-            if _is_cluster_boundary(window, start):
-                return start
-    return None
-
-
-def _skip_white_space(window: str, start: int, limit: int) -> int:
-    """Return the end of the white space at *start*, without half of a Windows line break."""
-    end: int = min(_compile_boundary("space").match(window, start).end(), limit)
-    return end - 1 if start < end and window[end - 1 : end + 1] == "\r\n" else end
-
-
-def _is_cluster_boundary(window: str, position: int) -> bool:
-    # ASCII has no combining marks, so most texts need no search for clusters.
-    around = window[position - 1 : position + 1]
-    if around.isascii():
-        return around != "\r\n"
-    begin, end = max(0, position - _AROUND), position + _AROUND
-    clusters = _compile_boundary("cluster").finditer(window, begin, end)
-    return any(cluster.start() == position for cluster in clusters)
+def _skip_white_space(window: str, start: int) -> int:
+    end: int = _compile(_SPACE).match(window, start).end()
+    return end

@@ -12,31 +12,25 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from contextlib import suppress
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from time import sleep
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, Final, Self
 from zipfile import ZipFile
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents import formats, records
-from qtmiddleware.kit.documents.pieces import Piece, check_size, limit_text, read_plain_text
+from qtmiddleware.kit.documents.pieces import Piece, check_size, collect_pieces, read_plain_text
 from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.runtime.logs import get_logger
 
 READERS: Final = {**formats.READERS, **records.READERS}
-# The time limit for reading a document, in seconds. Each MB adds as much, up to half an hour.
+# The time limit for reading a document, in seconds. Each MB adds as much.
 SECONDS: Final = 60.0
 # The memory limit of the separate process, in bytes.
 MEMORY: Final = 2 << 30
-# The maximum unpacked size of a zipped document, in bytes.
-MOST_UNPACKED: Final = 512 << 20
 
-_ZIPPED: Final = frozenset((".docx", ".pptx", ".xlsx"))
-# The first bytes of an old Office file, and of an encrypted Office file.
-_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # The current folder must not decide which modules are imported, so they are looked up where this
 # process found its own.
 _START: Final = (
@@ -60,10 +54,16 @@ def read_file(path: Path, *, follow_link: bool) -> list[Piece]:
     extension = path.suffix.casefold()
     try:
         with open_regular_file(path, follow_link=follow_link) as file:
-            size = check_size(path, file)
-            if extension in _ZIPPED:
-                _check_zip(path, file)
-            return limit_text(path, READERS.get(extension, read_plain_text)(path, file), size)
+            size = os.fstat(file.fileno()).st_size
+            check_size(path, size)
+            if not size:
+                raise UnreadableDocument(path, "empty")
+            if extension == ".docx":
+                # Each part is read only up to its stated size, so a part that lies is damaged.
+                with ZipFile(file) as archive:
+                    check_size(path, sum(part.file_size for part in archive.infolist()))
+                file.seek(0)
+            return collect_pieces(path, READERS.get(extension, read_plain_text)(path, file))
     except (MissingExtra, UnreadableDocument):
         raise
     except MemoryError:
@@ -77,26 +77,11 @@ def read_file(path: Path, *, follow_link: bool) -> list[Piece]:
         raise UnreadableDocument(path, "damaged", type(error).__name__) from None
 
 
-def _check_zip(path: Path, file: BinaryIO) -> None:
-    start = file.read(len(_OLE))
-    if not start:
-        raise UnreadableDocument(path, "empty")
-    if start == _OLE:
-        detail = "or an old Office format; save it again without a password"
-        raise UnreadableDocument(path, "encrypted", detail)
-    with ZipFile(file) as archive:
-        # Each part is read only up to its stated size, so a part that lies is damaged.
-        if sum(part.file_size for part in archive.infolist()) > MOST_UNPACKED:
-            detail = f"more than {MOST_UNPACKED >> 20} MB when it is unpacked"
-            raise UnreadableDocument(path, "too large", detail)
-    file.seek(0)
-
-
 class Converter:
     """Reads documents one after another in a separate process, which starts at the first one.
 
     A context manager: the process ends with the ``with`` block. Not thread-safe. *seconds* is the
-    time limit for a document, which grows with its size.
+    time limit for a document of less than a MB, and grows with the size.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -117,7 +102,7 @@ class Converter:
         """
         process = self._process = self._process or _start_process()
         megabytes = path.stat().st_size >> 20 if path.is_file() else 0
-        clock = threading.Timer(self._seconds * min(30, 1 + megabytes), process.kill)
+        clock = threading.Timer(self._seconds * (1 + megabytes), process.kill)
         answer: dict[str, Any] = {}
         clock.start()
         try:
@@ -130,9 +115,8 @@ class Converter:
         finally:
             is_late = not clock.is_alive()
             clock.cancel()
-            # Without an answer the process would give it to the next document, and after a document
-            # that is too large it may have little memory left.
-            if not answer or "too large" in answer.get("unreadable", ()):
+            # The process may still be reading this document, or have little memory left.
+            if "pieces" not in answer:
                 self.close()
         for note in answer.get("notes", ()):
             _log.warning("%s: %s", path, note, event="page_left_out")
@@ -155,14 +139,12 @@ class Converter:
 
 
 def _start_process() -> subprocess.Popen[str]:
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _START],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        # numpy, which openpyxl imports, would reserve address space for each processor core.
-        env={**environment, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         encoding="utf-8",
     )
     _send(process.stdin, sys.path)
@@ -180,7 +162,6 @@ def serve() -> None:
     The main function of a `Converter`'s process. Each message is one line of JSON.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process handles interrupts.
-    warnings.simplefilter("ignore")
     # Whatever a library prints must not get between the answers.
     out, sys.stdout = sys.stdout, sys.stderr
     if sys.platform != "win32":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +20,27 @@ _ALLOWED: Final = (
 )
 
 
-def find_documents(
-    data_path: str | Path, *, all_files: bool = False
-) -> tuple[list[Path], dict[str, int]]:
-    """Return the sorted documents at *data_path*, and the number of other files per extension.
+@dataclass(frozen=True, slots=True)
+class FoundDocuments:
+    """The documents at a data path.
+
+    Attributes:
+        root: the whole data path, with a home directory in place of ``~``.
+        folder: the data path without its file name or pattern.
+        paths: the documents, sorted.
+        is_file: whether the data path names a single file.
+        left_out: the number of other files, per file extension.
+    """
+
+    root: Path
+    folder: Path
+    paths: list[Path]
+    is_file: bool = False
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def find_documents(data_path: str | Path, *, all_files: bool = False) -> FoundDocuments:
+    """Return the documents at *data_path*.
 
     A single file is always a document. In a folder or pattern, only files with a known extension
     are, unless *all_files* is true. Hidden files and folders, and links to folders, are skipped.
@@ -32,43 +48,30 @@ def find_documents(
     Raises `ConfigError` if there are no documents, or if a folder cannot be read: were it skipped,
     its documents would count as deleted.
     """
-    documents, others = set(), Counter[str]()
     try:
-        base, pattern = split_data_path(data_path)
-        for file in _find_files(base, pattern):
-            if all_files or file == base / pattern or is_document(file):
-                documents.add(file)
-            else:
-                others[file.suffix.casefold()] += 1
-    except (OSError, ValueError, NotImplementedError) as error:
+        root = Path(data_path).expanduser()
+        # Names that exist are no patterns, even with brackets.
+        if str(data_path).strip() and os.path.lexists(root) and not root.is_dir():
+            return FoundDocuments(root, root.parent, [root], is_file=True)
+        folder = root
+        while not folder.is_dir():
+            folder = folder.parent
+        pattern = str(root.relative_to(folder))
+        walked = _walk_folder(root) if folder == root else _match_pattern(folder, pattern)
+        files = list(walked) if str(data_path).strip() else []
+    # A home directory that is unknown is a RuntimeError.
+    except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
         # Only an OSError names the path and has a reason without it.
         path = getattr(error, "filename", None)
         reason = getattr(error, "strerror", None) or error
         problem = f"but {repr(path) if path else 'it'} cannot be read: {reason}"
         raise _build_error(data_path, problem) from error
+    documents = {file for file in files if all_files or is_document(file)}
+    others = Counter(file.suffix.casefold() for file in files if file not in documents)
     if not documents:
         but = f" but {format_file_counts(others)}" if others else ""
         raise _build_error(data_path, f"which holds no documents{but}")
-    return sorted(documents), dict(others.most_common())
-
-
-def split_data_path(data_path: str | Path) -> tuple[Path, str]:
-    """Return the folder at the beginning of *data_path*, and the file name or pattern in it.
-
-    The second part is empty for a folder. Names that exist are no patterns, even with brackets.
-    """
-    if not str(data_path).strip():
-        raise ValueError("it is empty")
-    path = Path(data_path)
-    # A name that begins with ~ need not be a home directory.
-    with suppress(RuntimeError):
-        path = path.expanduser()
-    base = Path(path.anchor)
-    # The first part of an absolute path is its anchor, such as "/".
-    parts = list(path.parts[1:] if path.anchor else path.parts)
-    while parts and (base / parts[0]).is_dir():
-        base /= parts.pop(0)
-    return base, str(Path(*parts)) if parts else ""
+    return FoundDocuments(root, folder, sorted(documents), left_out=dict(others.most_common()))
 
 
 def format_file_counts(file_counts: Mapping[str, int]) -> str:
@@ -83,27 +86,6 @@ def is_document(path: Path) -> bool:
     return path.name.casefold().endswith(EXTENSIONS)
 
 
-def _find_files(base: Path, pattern: str) -> Iterator[Path]:
-    if not pattern:
-        yield from _walk_folder(base)
-    elif os.path.lexists(base / pattern):
-        yield base / pattern
-    elif not set("*?[").intersection(pattern):
-        message = "the file or folder does not exist"
-        raise FileNotFoundError(errno.ENOENT, message, str(base / pattern))
-    else:
-        # Before Python 3.13, a final ** matches only folders.
-        found = base.glob(f"{pattern}/*" if pattern.endswith("**") else pattern)
-        shows_hidden = any(part.startswith(".") for part in Path(pattern).parts)
-        for file in found:
-            inner = [folder for folder in file.parents if base in folder.parents]
-            is_hidden = any(it.name.startswith(".") for it in (file, *inner))
-            # A pattern may match a link to a folder.
-            is_linked = any(folder.is_symlink() for folder in inner)
-            if not (file.is_dir() or is_linked or (is_hidden and not shows_hidden)):
-                yield file
-
-
 def _walk_folder(folder: Path) -> Iterator[Path]:
     def raise_error(error: OSError) -> None:
         raise error
@@ -111,6 +93,18 @@ def _walk_folder(folder: Path) -> Iterator[Path]:
     for current_folder, folders, names in os.walk(folder, onerror=raise_error):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(current_folder, name) for name in names if not name.startswith("."))
+
+
+def _match_pattern(folder: Path, pattern: str) -> Iterator[Path]:
+    shows_hidden = any(part.startswith(".") for part in Path(pattern).parts)
+    # Before Python 3.13, a final ** matches only folders.
+    for file in folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
+        inner_folders = [parent for parent in file.parents if folder in parent.parents]
+        is_hidden = any(path.name.startswith(".") for path in (file, *inner_folders))
+        # A pattern may match a link to a folder.
+        is_linked = any(parent.is_symlink() for parent in inner_folders)
+        if not (file.is_dir() or is_linked or (is_hidden and not shows_hidden)):
+            yield file
 
 
 def _build_error(data_path: str | Path, problem: str) -> ConfigError:

@@ -1,9 +1,8 @@
-"""Read text files, and limit how much text a document has."""
+"""Read text files, and limit the size of documents."""
 
 from __future__ import annotations
 
 import codecs
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,15 +16,11 @@ Location = Mapping[str, str | int | float]
 
 # The metadata names that ingestion uses itself; a location must not contain them.
 OWN: Final = frozenset(("source", "chunk", "start", "end", "text", "context"))
-# The maximum length of a text in a location, because every paragraph repeats its heading.
+# The maximum length of a text in a location, which each chunk repeats.
 PLACE_CHARS: Final = 200
-# The maximum size of a document, in bytes. A document is read into memory as a whole.
+# The maximum size of a document in bytes, of its unpacked parts in bytes, and of its text in
+# characters.
 MOST_BYTES: Final = 256 << 20
-# The maximum number of characters of text per byte of a document, beyond `SPARE_CHARS`.
-# Text files have 1 per byte, Office files 10, a table with long column names and short numbers
-# 50.
-CHARS_PER_BYTE: Final = 100
-SPARE_CHARS: Final = 1_000_000
 
 # All control characters except tab, line ends, form feed, DOS's end of file, and escape (colours).
 _CONTROLS: Final = re.compile(r"[\0-\x08\x0e-\x19\x1c-\x1f\x7f]")
@@ -62,10 +57,8 @@ def read_text(path: Path, file: BinaryIO) -> str:
         # The error is not chained, because it contains the bytes themselves.
         hint = f"near byte {error.start}; convert it, for example: iconv -f LATIN1 -t UTF-8"
         raise UnreadableDocument(path, "not text in UTF-8", hint) from None
-    if "\0" in text or len(_CONTROLS.findall(text)) * _CHARS_PER_CONTROL > len(text):
+    if len(_CONTROLS.findall(text)) * _CHARS_PER_CONTROL > len(text):
         raise UnreadableDocument(path, "binary")
-    if not text.strip():
-        raise UnreadableDocument(path, "empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -74,13 +67,11 @@ def read_plain_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
     yield Piece(read_text(path, file))
 
 
-def check_size(path: Path, file: BinaryIO) -> int:
-    """Return the size of *file*, or raise `UnreadableDocument` if it is too large."""
-    size = os.fstat(file.fileno()).st_size
+def check_size(path: Path, size: int, unit: str = "MB") -> None:
+    """Raise `UnreadableDocument` if *size*, in bytes or characters, is above `MOST_BYTES`."""
     if size > MOST_BYTES:
-        detail = f"more than {MOST_BYTES >> 20} MB; save it in smaller parts"
+        detail = f"more than {MOST_BYTES >> 20} {unit}; save it in smaller parts"
         raise UnreadableDocument(path, "too large", detail)
-    return size
 
 
 def shorten_location(location: Location) -> Location:
@@ -91,17 +82,14 @@ def shorten_location(location: Location) -> Location:
     }
 
 
-def limit_text(path: Path, pieces: Iterable[Piece], file_bytes: int) -> list[Piece]:
-    """Return *pieces*, unless they have too much text for *file_bytes*, or none at all."""
+def collect_pieces(path: Path, pieces: Iterable[Piece]) -> list[Piece]:
+    """Return *pieces* as a list, unless they have too much text or none at all."""
     kept = []
-    chars_left = SPARE_CHARS + CHARS_PER_BYTE * file_bytes
+    chars = 0
     for piece in pieces:
-        location = shorten_location(piece.location)
-        kept.append(Piece(piece.text, location, piece.stands_alone))
-        chars_left -= len(piece.text) + sum(len(f"{place}") for place in location.items())
-        if chars_left < 0:
-            detail = f"too much text for {file_bytes:,} bytes; save it as CSV or plain text"
-            raise UnreadableDocument(path, "too large", detail)
+        chars += len(piece.text)
+        check_size(path, chars, "million characters")
+        kept.append(Piece(piece.text, shorten_location(piece.location), piece.stands_alone))
     if not any(piece.text.strip() for piece in kept):
         raise UnreadableDocument(path, "no text in it")
     return kept

@@ -8,23 +8,16 @@ from typing import Any
 from qtmiddleware.catalogue import PLACES
 
 
-def describe_chunk_location(chunk_metadata: Mapping[str, Any]) -> str:
-    """Return a chunk's location as text, such as ``page 3`` or ``sheet Costs, row 12 to 31``.
-
-    Returns ``""`` if the metadata has no location. A heading is used only if there is no other
-    location, because readers find a page faster.
-    """
-    known = [
-        name
-        for name in PLACES
-        if isinstance(chunk_metadata.get(name), str | int | float) and chunk_metadata[name] != ""
-    ]
-    parts = []
-    for name in [name for name in known if name != "heading"] or known:
-        first = _format_value(chunk_metadata[name])
-        last = _format_value(chunk_metadata.get(f"last_{name}", first))
-        parts.append(f"{name} {first}" if first == last else f"{name} {first} to {last}")
-    return ", ".join(parts)
+def describe_chunk_location(metadata: Mapping[str, Any]) -> str:
+    """Return a chunk's location as text, such as ``page 3 to 4``; ``""`` if there is none."""
+    places = []
+    for name in PLACES:
+        first = metadata.get(name)
+        if isinstance(first, str | int | float) and first != "":
+            last = metadata.get(f"last_{name}", first)
+            end = "" if last == first else f" to {_format_value(last)}"
+            places.append(f"{name} {_format_value(first)}{end}")
+    return ", ".join(places)
 
 
 def _format_value(value: Any) -> str:

@@ -1,79 +1,45 @@
-"""Read CSV and JSON files, and format the tables of all documents as text."""
+"""Read CSV and JSON files, one row or record after another."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice, zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents.pieces import OWN, PLACE_CHARS, Location, Piece, read_text
+from qtmiddleware.kit.documents.pieces import OWN, Piece, read_text
 
 # The names of fields that may contain a record's text. The first field with a text is used.
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
 
 # The maximum length of a name, which repeats for each of its values.
 _NAME_CHARS: Final = 100
-_NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
-# The maximum size of a record's metadata, in characters. Each chunk repeats the metadata.
-_MOST_METADATA: Final = 1 << 14
-
-
-class _Number(str):
-    """A number from a JSON file, with the digits exactly as in the file."""
-
-    __slots__ = ()
-
-
-def format_rows(rows: Iterable[Sequence[str]], location: Location | None = None) -> Iterator[Piece]:
-    """Yield one line per row, such as ``Item: Pump | Price: 7``, without empty cells and rows.
-
-    The first row with two or more filled cells contains the column names, unless one of its cells
-    is a number or a date. Each line has the row's number, from 1, beside *location*.
-    """
-    # ``None`` until the first row with two filled cells; then empty if that row has no names.
-    names: list[str] | None = None
-    for number, cells in enumerate(rows, 1):
-        row = [" ".join(cell.split()) for cell in cells]
-        row_names = (names or [])[: len(row)]
-        named_cells = zip_longest(row_names, row, fillvalue="")
-        line = [f"{name}: {cell}" if name else cell for name, cell in named_cells if cell]
-        if names is None and len(line) > 1:
-            has_names = not any(map(_NUMBER.fullmatch, line))
-            names = [cell[:_NAME_CHARS] for cell in row] if has_names else []
-        if line:
-            yield Piece(" | ".join(line) + "\n", {**(location or {}), "row": number})
+# The maximum number of metadata fields of a record. Each chunk repeats the metadata.
+_MOST_FIELDS: Final = 50
 
 
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield one line of text per row of a CSV file, with the row's number.
+    """Yield one line per row of a CSV file, such as ``Item: Pump | Price: 7``, with its number.
 
-    The separator is the comma, semicolon, tab or ``|`` that splits the first row into most cells.
+    The first row has the columns' names. The separator is the comma, semicolon, tab or ``|`` that
+    occurs most often in the first line.
     """
-    text = read_text(path, file)
-    separator = max(",;\t|", key=lambda mark: _count_cells(text[:100_000], mark))
-    rows = csv.reader(io.StringIO(text), delimiter=separator)
-    try:
-        yield from format_rows(rows)
-    except csv.Error as error:
-        detail = f"near line {rows.line_num}: is a quotation mark missing?"
-        raise UnreadableDocument(path, "damaged", detail) from error
-
-
-def _count_cells(beginning: str, separator: str) -> int:
-    rows = csv.reader(io.StringIO(beginning), delimiter=separator, strict=True)
-    # If the separator is another one, a quotation mark may be in the middle of a cell.
-    with suppress(csv.Error):
-        return len(next(rows, []))
-    return 0
+    text = read_text(path, file).strip("\n")
+    separator = max(",;\t|", key=text.partition("\n")[0].count)
+    names: list[str] = []
+    for number, cells in enumerate(csv.reader(io.StringIO(text), delimiter=separator), 1):
+        row = [" ".join(cell.split()) for cell in cells]
+        named_cells = zip_longest(names[: len(row)], row, fillvalue="")
+        line = [f"{name}: {cell}" if name else cell for name, cell in named_cells if cell]
+        names = names or [cell[:_NAME_CHARS] for cell in row]
+        if line:
+            yield Piece(" | ".join(line) + "\n", {"row": number})
 
 
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
@@ -84,12 +50,11 @@ def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
     text = read_text(path, file)
     try:
         value = _parse_json(text)
+        records = iter(value if isinstance(value, list) else [value])
     except ValueError:
         records = _parse_lines(path, text)
-    else:
-        records = iter(value if isinstance(value, list) else [value])
     for number, record in enumerate(records, 1):
-        yield from _format_record(record, number)
+        yield _format_record(record, number)
 
 
 def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
@@ -102,17 +67,16 @@ def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
         texts = (fields[name] for name in TEXTS if isinstance(fields.get(name), str))
         text = next(filter(str.strip, texts), None)
         if text is None:
-            yield from _format_record(record, number)
+            yield _format_record(record, number)
             continue
-        title = fields["title"].strip() if isinstance(fields.get("title"), str) else ""
-        location = {
-            "record": number,
-            "title": title,
-            "record_id": str(fields.get("id", fields.get("_id", ""))),
-            **_select_metadata(fields),
-        }
-        location = {name: value for name, value in location.items() if value != ""}
-        yield Piece(f"{title}\n{text}" if title else text, location, stands_alone=True)
+        location = {"record": number, **_select_metadata(fields)}
+        title = fields.get("title")
+        if isinstance(title, str) and title.strip():
+            location["title"] = title.strip()
+            text = f"{title.strip()}\n{text}"
+        if id_ := str(fields.get("id", fields.get("_id", ""))):
+            location["record_id"] = id_
+        yield Piece(text, location, stands_alone=True)
 
 
 def _parse_lines(path: Path, text: str) -> Iterator[Any]:
@@ -125,39 +89,30 @@ def _parse_lines(path: Path, text: str) -> Iterator[Any]:
 
 
 def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    # NaN and infinity are no JSON, so they stay texts.
+    return json.loads(text, parse_float=_parse_float, parse_constant=str)
+
+
+def _parse_float(digits: str) -> float | str:
+    number = float(digits)
+    return number if isfinite(number) else digits
 
 
 def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
     """Return the texts, numbers and booleans of *fields* and of its ``metadata``, up to a limit."""
     inner = fields.get("metadata")
-    metadata: dict[str, str | int | float] = {}
-    chars_left = _MOST_METADATA
-    for name, value in {**(inner if isinstance(inner, dict) else {}), **fields}.items():
-        if name in _NO_METADATA or not isinstance(value, str | bool):
-            continue
-        kept = _read_number(value) if isinstance(value, _Number) else value
-        kept = kept[:PLACE_CHARS] if isinstance(kept, str) else kept
-        chars_left -= len(name[:_NAME_CHARS]) + len(str(kept))
-        if chars_left < 0:
-            break
-        metadata[name[:_NAME_CHARS]] = kept
-    return metadata
+    values = {**(inner if isinstance(inner, dict) else {}), **fields}
+    simple = (
+        (name[:_NAME_CHARS], value)
+        for name, value in values.items()
+        if name not in _NO_METADATA and isinstance(value, str | int | float)
+    )
+    return dict(islice(simple, _MOST_FIELDS))
 
 
-def _read_number(number: str) -> int | float | str:
-    with suppress(ValueError):
-        return int(number)
-    return float(number) if isfinite(float(number)) else ""
-
-
-def _format_record(record: Any, number: int) -> Iterator[Piece]:
-    for line in _format_value(record, ""):
-        yield Piece(line + "\n", {"record": number})
-    yield Piece("\n", {"record": number})
+def _format_record(record: Any, number: int) -> Piece:
+    lines = "".join(f"{line}\n" for line in _format_value(record, ""))
+    return Piece(f"{lines}\n", {"record": number})
 
 
 def _format_value(value: Any, name: str) -> Iterator[str]:
@@ -169,15 +124,8 @@ def _format_value(value: Any, name: str) -> Iterator[str]:
         for number, inner in enumerate(value, 1):
             yield from _format_value(inner, f"{name} {number}".strip())
     elif value not in (None, "", []):
-        items = value if isinstance(value, list) else [value]
-        text = ", ".join(_format_scalar(item) for item in items)
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         yield f"{name}: {text}" if name else text
-
-
-def _format_scalar(value: Any) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # The reader per file extension.

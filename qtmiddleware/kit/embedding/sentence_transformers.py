@@ -16,12 +16,12 @@ class SentenceTransformersEmbedder:
     """Embeds texts with a sentence-transformers model.
 
     Vectors have length 1. If the model has a default prompt, it is used for questions and passages.
-    The model cuts texts that are too long. It is loaded on first use, and downloaded if necessary.
+    The model cuts texts that are too long. It is loaded on first use, on the best device that
+    torch finds, and downloaded if necessary.
     Code that comes with the model is never run. Thread-safe: one thread embeds at a time.
 
     Args:
         model: The model's name on the model hub, or its folder.
-        device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         dimensions: The length to which vectors are cut; by default, vectors are not cut. Set this
             only for models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
 
@@ -30,27 +30,19 @@ class SentenceTransformersEmbedder:
         EmbeddingError: The model cannot be loaded, or a call failed.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        device: str | None = None,
-        dimensions: int | None = None,
-    ) -> None:
+    def __init__(self, model: str, *, dimensions: int | None = None) -> None:
         self.name = model
         """The model's name or folder."""
-        self._options: dict[str, Any] = {"device": device, "dimensions": dimensions}
-        self._dimension = dimensions
+        self._dimensions = self._dimension = dimensions
         self._lock = make_lock()
         self._model: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process loads the model itself.
-        return partial(SentenceTransformersEmbedder, self.name, **self._options), ()
+        return partial(SentenceTransformersEmbedder, self.name, dimensions=self._dimensions), ()
 
     def __repr__(self) -> str:
-        dimensions = self._options["dimensions"]
-        return f"SentenceTransformersEmbedder({self.name!r}, dimensions={dimensions})"
+        return f"SentenceTransformersEmbedder({self.name!r}, dimensions={self._dimensions})"
 
     @property
     def dimension(self) -> int:
@@ -68,9 +60,8 @@ class SentenceTransformersEmbedder:
                     "SentenceTransformer",
                     self.name,
                     EmbeddingError,
-                    device=self._options["device"],
                     trust_remote_code=False,
-                    truncate_dim=self._options["dimensions"],
+                    truncate_dim=self._dimensions,
                 )
             try:
                 returned = self._model.encode(
@@ -82,6 +73,6 @@ class SentenceTransformersEmbedder:
                 raise EmbeddingError(
                     f"{self.name} failed on these texts: {type(error).__name__}"
                 ) from error
-        vectors = read_vectors(returned, len(texts), self.name, self._options["dimensions"])
+        vectors = read_vectors(returned, len(texts), self.name, self._dimensions)
         self._dimension = len(vectors[0])
         return vectors

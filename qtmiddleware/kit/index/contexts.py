@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -17,9 +17,8 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
-from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import ModelOnly, Services, run
-from qtmiddleware.transforms.chatter import is_chatter, is_refusal, split_chatter
+from qtmiddleware.transforms.chatter import is_chatter, is_refusal
 from qtmiddleware.transforms.json_reading import read_json
 from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_user_instruction
 from qtmiddleware.transforms.replies import strip_thoughts
@@ -37,8 +36,6 @@ WHOLE_CHARS: Final = 12_000
 BEGINNING_CHARS: Final = 4_000
 # For a longer document, how many characters the prompt contains on each side of the chunk.
 AROUND_CHARS: Final = 2_000
-# After this many failures in a row, a run stops asking the model.
-MOST_FAILURES: Final = 5
 
 INSTRUCTION: Final = (
     "You are given a document and one chunk of it. Write one or two"
@@ -67,11 +64,8 @@ searching.
 Reply with one JSON object and nothing else (no code fence). Its only \
 key:
 - "{FIELD.name}" (string): {FIELD.description}"""
-_JSON_OR_MARKUP: Final = re.compile("```|[{[<]")
 # The number of chunks per group, for each concurrent call. With 1, a slow call would delay all.
 _GROUP: Final = 4
-
-logger: Final = get_logger("qtmiddleware.ingest")
 
 
 def build_prompt(settings: Settings, text: str, passage: Passage) -> Prompt:
@@ -103,35 +97,27 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     """
     text, is_cut = strip_thoughts(reply.text or "")
     values, is_cut_in_json = read_json(text)
-    members = {
-        key.strip().casefold(): member
-        for value in values
-        if isinstance(value, dict)
-        for key, member in value.items()
-    }
-    # Some models write the context alone, without JSON, or under another name.
+    # Some models write the context alone, without JSON.
     found: object = text
     if values:
-        found = members.get(FIELD.name, members.get("text"))
+        found = next((value[FIELD.name] for value in values if _has_context(value)), None)
     context = clean_text(found) if isinstance(found, str) else ""
-    # Some models announce the context: "Here is the context: ...".
-    announcement, rest = split_chatter(context, prompt.query)
-    if announcement.endswith(":"):
-        context = rest
-    context = context.strip('"“” ')
     if is_refusal(context, prompt.query):
         raise ModelError("refused", "the model refused to write a context")
     # Half a sentence would be indexed as if it were the whole context.
     if is_cut or is_cut_in_json or reply.truncated:
         raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
-    is_other_json = bool(values) and FIELD.name not in members and not context
-    if is_other_json or _JSON_OR_MARKUP.match(context):
+    if found is None or context.startswith(("```", "{", "[", "<")):
         raise ModelError("unparsable", "the model's reply holds no context")
     if is_chatter(context, prompt.query):
         raise ModelError("empty", "the model wrote no context")
     if len(context) > MOST_CHARS:
         raise ModelError("too_long", f"the model's context has more than {MOST_CHARS} characters")
     return context
+
+
+def _has_context(value: object) -> bool:
+    return isinstance(value, dict) and FIELD.name in value
 
 
 class ContextWriter:
@@ -147,11 +133,9 @@ class ContextWriter:
         self._model, self._ledger, self._settings = model, ledger, settings
         self._limit = settings.limits.max_concurrency
         self._call_seconds = settings.limits.llm_timeout_ms / 1e3
-        self._failures = 0
         instruction = find_user_instruction(settings, MODE)
         self.version = f"{append_digest(PROMPT_VERSION, instruction)} {model.name}"
-        self.written = 0
-        self.failed = 0
+        self.written = self.failed = 0
 
     def add_contexts(
         self, passages: Sequence[Passage], report_progress: Callable[[int, int], None]
@@ -168,19 +152,17 @@ class ContextWriter:
             prompts = [build_prompt(self._settings, text, passage) for passage in group]
             keys = [self._hash_prompt(prompt) for prompt in prompts]
             # Equal chunks of equal documents share a key, so each context is asked for once.
+            by_key = dict(zip(keys, prompts, strict=True))
             missing = {
-                key: prompt
-                for key, prompt in zip(keys, prompts, strict=True)
-                if self._find_context(key) is None
+                key: prompt for key, prompt in by_key.items() if self._find_context(key) is None
             }
-            if missing and self._failures < MOST_FAILURES:
+            if missing:
                 self.written += run(partial(self._ask_for_all, missing), ModelOnly(None))
             for passage, key in zip(group, keys, strict=True):
                 context = self._find_context(key)
                 self.failed += context is None
                 added = {} if context is None else {"context": context}
-                metadata = {**passage.metadata, **added}
-                results.append(Passage(passage.id, passage.text, metadata))
+                results.append(replace(passage, metadata={**passage.metadata, **added}))
             report_progress(len(results), len(passages))
         return results
 
@@ -196,8 +178,8 @@ class ContextWriter:
 
     async def _ask_for_all(self, prompts: dict[bytes, Prompt], services: Services) -> int:
         """Ask the model to answer *prompts*, and return the number of contexts that it wrote."""
-        rounds = -(-len(prompts) // self._limit)
         # Each call has its own time limit. This deadline is for a model that ignores the limit.
+        rounds = -(-len(prompts) // self._limit)
         budget = Deadline.after(rounds * self._call_seconds)
         io = services.io
         calls = [partial(io.call, partial(self._ask, *item, budget)) for item in prompts.items()]
@@ -206,27 +188,9 @@ class ContextWriter:
 
     def _ask(self, key: bytes, prompt: Prompt, budget: Deadline) -> None:
         """Ask the model to answer *prompt*, and save the context in the ledger."""
-        if self._failures >= MOST_FAILURES:
-            raise ModelError("cancelled")
-        try:
-            reply = self._model.complete(prompt, budget.sooner(self._call_seconds))
-            context = parse_context(prompt, reply)
-        except ModelError as error:
-            self._failures += 1
-            if self._failures == MOST_FAILURES:
-                logger.warning(
-                    "the model gave no context %d times in a row (%s: %s); chunks are indexed"
-                    " without, and asked for again by the next ingest",
-                    MOST_FAILURES,
-                    error.reason,
-                    error,
-                    event="contexts_given_up",
-                    reason=error.reason,
-                    count=MOST_FAILURES,
-                )
-            raise
+        reply = self._model.complete(prompt, budget.sooner(self._call_seconds))
+        context = parse_context(prompt, reply)
         self._ledger.execute("INSERT OR IGNORE INTO contexts VALUES (?, ?)", key, context)
-        self._failures = 0
 
 
 def _join_chunks(passages: Sequence[Passage]) -> str:

@@ -14,7 +14,6 @@ from the question. Without question words, vector searches get worse and word se
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -164,14 +163,14 @@ class Hybrid:
             # A search that still runs keeps its thread, which no one waits for any more.
             current_bulkhead.get().record_abandoned_calls(not pending.done())
             # One warning is enough: an index that is down fails every search.
-            level = logging.DEBUG if self._has_warned else logging.WARNING
-            self._has_warned = True
-            kind = type(error).__name__
-            # Another package's message may quote a text.
-            reason = error if isinstance(error, StoreError) and error.__cause__ is None else kind
-            message = "the keyword search failed (%s); only the vector search was used"
-            attributes: dict[str, Any] = {"event": "word_search_failed", "error": kind}
-            logger.log(level, message, reason, **attributes)
+            if not self._has_warned:
+                self._has_warned = True
+                # Only the kind of the error: its message may quote a text.
+                logger.warning(
+                    "the keyword search failed (%s); only the vector search was used",
+                    type(error).__name__,
+                    event="word_search_failed",
+                )
             return None
 
 

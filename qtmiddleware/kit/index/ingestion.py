@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -87,11 +87,9 @@ class IngestReport:
         skipped: the documents that could not be read; chunks of an earlier run stay.
         written: the number of passages written to the store.
         embedded: the number of texts that were embedded.
-        reused: the number of written passages whose vector was known already.
         contexts: the number of contexts that the model wrote in this run.
         contexts_failed: the number of chunks that are indexed without a context.
         seconds: the duration of the whole run, in seconds.
-        embed_seconds: the seconds spent on embedding.
         left_out: the number of files that are not documents, per file extension.
     """
 
@@ -104,11 +102,9 @@ class IngestReport:
     skipped: tuple[Skipped, ...] = ()
     written: int = 0
     embedded: int = 0
-    reused: int = 0
     contexts: int = 0
     contexts_failed: int = 0
     seconds: float = 0.0
-    embed_seconds: float = 0.0
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -116,21 +112,13 @@ class IngestReport:
         """Whether none of the documents could be read; ``False`` if there were no documents."""
         return bool(self.skipped) and not (self.added or self.changed or self.unchanged)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields by name, ready for JSON."""
-        return asdict(self)
-
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
 
 logger: Final = get_logger("qtmiddleware.ingest")
 
 # The number of chunks that are embedded and written together.
-_GROUP: Final = 256
-# The same with Ray, whose workers embed many batches at a time.
-_RAY_GROUP: Final = 16_384
-# The number of passages between two progress reports of a write.
-_STEP: Final = 500
+_GROUP: Final = 512
 # The passages of a document that has become shorter.
 _STALE: Final = "FROM chunks WHERE file = ? AND ordinal >= ?"
 
@@ -193,19 +181,20 @@ def ingest(
         )
     model = None
     if settings.contextual_chunks:
-        # `ContextWriter` stops asking after repeated failures, so the circuit breaker is switched
-        # off: while open, it would fail chunks that the model could serve.
-        model = GovernedModel(make_language_model(client, settings), settings, Breaker(0, 1.0))
+        inner = make_language_model(client, settings)
+        limits = settings.breaker
+        breaker = Breaker(limits.failures, limits.seconds, name=inner.name)
+        model = GovernedModel(inner, settings, breaker)
     # Documents are searched before the index is opened, so that a wrong path leaves no empty index
     # behind.
     source = Source(path, settings, reader=reader)
     start = perf_counter()
-    with open_ledger(settings, store) as ledger:
+    with closing(open_ledger(settings, store)) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
             contexts = None if model is None else ContextWriter(model, ledger, settings)
             run = _Run(ledger, source, retriever.store, retriever.embedder, contexts, progress)
-            run.compare_with_store()
+            run.forget_emptied_store()
             _log_counts("Reading documents", files=len(source.paths))
             with ExitStack() as opened:
                 if on_ray:
@@ -257,33 +246,21 @@ class _Run:
         self._left_out = Counter(source.left_out)
         self._skipped: list[Skipped] = []
 
-    def compare_with_store(self) -> None:
-        """Warn if the ledger was lost. Forget the marks if the store was emptied."""
-        held = self._store.count()
-        if not held:
+    def forget_emptied_store(self) -> None:
+        """Forget which documents are done if the store has no passages any more."""
+        if not self._store.count():
             self._ledger.execute("UPDATE documents SET fingerprint = ''")
-        elif not self._ledger.find_value("SELECT 1 FROM documents"):
-            logger.warning(
-                "the index holds %d passages that %s, which ingest keeps beside it, does not know"
-                " of; those of documents that are gone, or were cut in another way, stay in it: for"
-                " a clean index, ingest into a new one",
-                held,
-                self._ledger.path,
-                event="index_unknown_passages",
-                count=held,
-            )
 
     def index_documents(self, converter: Converter, *, on_ray: bool) -> None:
         """Index the new and changed documents."""
         paths = self._source.paths
         group: list[_Document] = []
-        size = _RAY_GROUP if on_ray else _GROUP
         self._report("reading", 0, len(paths))
         for done, path in enumerate(paths, 1):
             if document := self._read(path, converter):
                 group.append(document)
             self._report("reading", done, len(paths), str(path))
-            is_full = sum(len(document.passages) for document in group) >= size
+            is_full = sum(len(document.passages) for document in group) >= _GROUP
             if group and (is_full or done == len(paths)):
                 self._index(group, on_ray=on_ray)
                 group = []
@@ -346,13 +323,22 @@ class _Run:
                 f"SELECT CAST(ordinal AS INTEGER) {_STALE}", document.file, len(document.keys)
             )
         ]
-        self._store.write(self._build_pairs(documents), delete=stale_ids)
+        total = sum(len(document.passages) for document in documents)
+        self._report("publishing", 0, total)
+        # The vectors are read one by one, as the store asks for them.
+        pairs = (
+            (passage, ledger.read_vector(document.file, ordinal))
+            for document in documents
+            for ordinal, passage in enumerate(document.passages)
+        )
+        self._store.write(pairs, delete=stale_ids)
+        self._report("publishing", total, total)
         mark = "UPDATE documents SET fingerprint = ? WHERE file = ?"
         with ledger.open_transaction():
             for document in documents:
                 ledger.execute(f"DELETE {_STALE}", document.file, len(document.keys))
                 ledger.execute(mark, document.fingerprint, document.file)
-        self._counts["written"] += sum(len(document.keys) for document in documents)
+        self._counts["written"] += total
         self._counts["embedded"] += len(missing)
 
     def _add_contexts(self, contexts: ContextWriter, document: _Document) -> None:
@@ -395,26 +381,13 @@ class _Run:
 
     def _embed(self, texts: list[tuple[bytes, str]], *, on_ray: bool) -> None:
         """Embed *texts* and save each batch of vectors at once."""
-        start, done = perf_counter(), 0
+        done = 0
         for vectors in embed_batches(self._embedder, texts, on_ray=on_ray):
             with self._ledger.open_transaction():
                 save = "UPDATE chunks SET vector = ? WHERE hash = ?"
                 self._ledger.execute_many(save, vectors)
             done += len(vectors)
             self._report("embedding", done, len(texts))
-        self._counts["embed_seconds"] += perf_counter() - start
-
-    def _build_pairs(self, documents: list[_Document]) -> Iterator[tuple[Passage, list[float]]]:
-        """Yield each passage with its vector, which is read from the ledger."""
-        total = sum(len(document.passages) for document in documents)
-        done = 0
-        self._report("publishing", done, total)
-        for document in documents:
-            for ordinal, passage in enumerate(document.passages):
-                yield passage, self._ledger.read_vector(document.file, ordinal)
-                done += 1
-                if done % _STEP == 0 or done == total:
-                    self._report("publishing", done, total)
 
     def remove_gone_documents(self) -> None:
         """Remove the documents of this data path that were not found any more."""
@@ -442,30 +415,21 @@ class _Run:
             " WHERE root = ?",
             self._source.key,
         )
-        counts, contexts = self._counts, self._contexts
         report = IngestReport(
             documents=documents,
             chunks=chunks,
             skipped=tuple(self._skipped),
-            reused=counts["written"] - counts["embedded"],
-            contexts=contexts.written if contexts else 0,
-            contexts_failed=contexts.failed if contexts else 0,
+            contexts=self._contexts.written if self._contexts else 0,
+            contexts_failed=self._contexts.failed if self._contexts else 0,
             seconds=seconds,
             left_out=dict(self._left_out.most_common()),
-            **counts,
+            **self._counts,
         )
         read = report.added + report.changed + report.unchanged
         _log_counts("Loaded documents", count=read, skipped=len(report.skipped))
         _log_counts("Created chunks", count=chunks)
-        if contexts:
-            _log_counts("Wrote contexts", count=contexts.written, failed=contexts.failed)
-        took = round(report.embed_seconds, 3)
-        _log_counts("Embedded chunks", count=report.embedded, seconds=took)
-        took = round(seconds, 3)
-        _log_counts("Persisted vector index", documents=documents, chunks=chunks, seconds=took)
-        if report.left_out:
-            left_out = sum(report.left_out.values())
-            _log_counts("Skipped files that are not documents", count=left_out)
+        _log_counts("Embedded chunks", count=report.embedded)
+        _log_counts("Persisted vector index", documents=documents, chunks=chunks)
         return report
 
     def _report(self, stage: Stage, done: int, total: int, path: str = "") -> None:

@@ -103,25 +103,14 @@ class Ledger:
         self._connection.close()
 
 
-def build_ledger_path(settings: Settings) -> str:
-    """Return the path of the ledger; for Pinecone, it includes a hash of index and namespace."""
-    path, options = Path(settings.index_path).expanduser(), settings.store
-    if options.kind != "pinecone":
-        return f"{path}.ingest"
-    namespace = "\0".join((options.host or options.index or "", options.namespace))
-    return f"{path}.{hashlib.sha256(namespace.encode('utf-8', 'replace')).hexdigest()[:8]}.ingest"
-
-
-@contextmanager
-def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
-    """Open the ledger for the ``with`` block; that of a `MemoryStore` stays open."""
-    if isinstance(store, MemoryStore):
-        store.ledger = store.ledger or Ledger(MEMORY)
-        yield store.ledger
-        return
-    in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
-    ledger = Ledger(MEMORY if in_memory else build_ledger_path(settings))
-    try:
-        yield ledger
-    finally:
-        ledger.close()
+def open_ledger(settings: Settings, store: Store | None) -> Ledger:
+    """Open the ledger; that of a store in memory is in memory, too."""
+    path, options = settings.index_path, settings.store
+    in_memory = store is None and (options.kind == "memory" or path == MEMORY)
+    if in_memory or isinstance(store, MemoryStore):
+        return Ledger(MEMORY)
+    path = str(Path(path).expanduser())
+    if options.kind == "pinecone":
+        namespace = "\0".join((options.host or options.index or "", options.namespace))
+        path += f".{hashlib.sha256(namespace.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return Ledger(f"{path}.ingest")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
@@ -15,9 +15,6 @@ from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, open_pinecone
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.logs import get_logger
-
-logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +144,4 @@ def _open_store(settings: Settings, embedder: Embedder, must_exist: bool) -> Sto
         return open_pinecone(settings.store, embedding_model=model, dimension=dimension)
     if kind == "memory":
         return MemoryStore(embedding_model=model, dimension=dimension)
-    opened = SQLiteStore(path, embedding_model=model, dimension=dimension)
-    # Only a search of an empty index is worth a warning: an ingest is about to fill the index.
-    if must_exist and not opened.count():
-        logger.warning(
-            "the index at %s is empty; add documents with qtm ingest", path, event="index_empty"
-        )
-    return opened
+    return SQLiteStore(path, embedding_model=model, dimension=dimension)

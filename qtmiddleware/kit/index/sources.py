@@ -15,7 +15,7 @@ from urllib.parse import quote
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents import Converter, Reader, cut_document, find_documents
-from qtmiddleware.kit.documents.finding import is_document, split_data_path
+from qtmiddleware.kit.documents.finding import is_document
 from qtmiddleware.kit.documents.pieces import PLACE_CHARS
 from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.protocols import Passage
@@ -28,11 +28,6 @@ LONGEST_NAME: Final = 480
 
 _SAFE: Final = "".join(sorted(set(string.printable) - set(string.whitespace) - set("%#~"))) + " "
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
-# Front matter and code blocks, whose lines may look like headings.
-_NO_PROSE: Final = re.compile(
-    r"\A---\n(?!\n).*?^---$|^ {0,3}(?P<fence>`{3,}|~{3,}).*?(?:^ {0,3}(?P=fence)|\Z)",
-    re.DOTALL | re.MULTILINE,
-)
 
 
 class NotTaken(UnreadableDocument):
@@ -57,13 +52,13 @@ class Source:
         *,
         reader: Reader | None = None,
     ) -> None:
-        paths, self.left_out = find_documents(data_path, all_files=reader is not None)
+        found = find_documents(data_path, all_files=reader is not None)
         # Several links may lead to one document.
-        self.paths = list({resolve_folder_links(path): path for path in paths}.values())
-        folder, pattern = split_data_path(data_path)
-        self.is_file = bool(pattern) and os.path.lexists(folder / pattern)
-        self._base = Path(os.path.realpath(folder))
-        self.key = encode_path(str(Path(os.path.realpath(folder / pattern))))
+        self.paths = list({resolve_folder_links(path): path for path in found.paths}.values())
+        self.left_out = found.left_out
+        self.is_file = found.is_file
+        self._base = Path(os.path.realpath(found.folder))
+        self.key = encode_path(os.path.realpath(found.root))
         """The encoded data path, which marks its documents in the ledger."""
         self._reader = reader
         cut = (settings.chunk_size, settings.chunk_overlap, settings.chunk_boundary)
@@ -165,8 +160,7 @@ def build_document_name(relative_path: str) -> str:
 
 def _find_title(path: Path, beginning: str) -> str:
     """Return the first heading at the beginning of a Markdown file, or else the file's name."""
-    is_markdown = path.suffix.lower() == ".md"
-    heading = _HEADING.search(_NO_PROSE.sub("", beginning)) if is_markdown else None
+    heading = _HEADING.search(beginning) if path.suffix.lower() == ".md" else None
     if heading is None:
         return replace_surrogates(path.stem)
     # A heading may also end in number signs.

@@ -337,9 +337,6 @@ class MemoryStore(SQLiteStore):
     at a time can read or write.
     """
 
-    ledger: Any = None
-    """What `ingest` knows of the passages; it lives as long as the store."""
-
     def __init__(self, *, embedding_model: str = "", dimension: int) -> None:
         super().__init__(MEMORY, embedding_model=embedding_model, dimension=dimension)
 

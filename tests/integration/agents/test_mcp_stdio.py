@@ -77,24 +77,20 @@ def call(folder: Path, function: str) -> Iterator[Any]:
         yield process
 
 
-async def ask(
-    client: Client, tool: str = "search", **arguments: Any
-) -> tuple[dict[str, Any], bool]:
-    """What a tool returns, and whether it says that it failed."""
-    result = await client.call_tool(tool, arguments)
+async def ask(client: Client, **arguments: Any) -> tuple[dict[str, Any], bool]:
+    """What the tool returns, and whether it says that it failed."""
+    result = await client.call_tool("search", arguments)
     (content,) = result.content
     assert result.structured_content is None
-    assert count_tokens(content.text) <= arguments.get("max_tokens", 4_000)
+    assert count_tokens(content.text) <= 4_000
     return json.loads(content.text), result.is_error
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_client_of_each_era_lists_searches_and_fetches(tmp_path: Path, mode: str) -> None:
+async def test_a_client_of_each_era_lists_and_searches(tmp_path: Path, mode: str) -> None:
     options = ("--name", "Jaco's file", "--about", "What a vet wrote", "--field", "year")
-    functions = (f"{APP}:search", "--fetch", f"{APP}:load")
-    async with connect(tmp_path, *functions, *options, mode=mode) as client:
-        search, fetch = (await client.list_tools()).tools
-        assert (search.name, fetch.name) == ("search", "fetch")
+    async with connect(tmp_path, f"{APP}:search", *options, mode=mode) as client:
+        (search,) = (await client.list_tools()).tools
         for part in ("Jaco's file", "What a vet wrote", "year"):
             assert part in search.description
         assert search.input_schema["properties"]["effort"]["anyOf"][0]["enum"] == ["minimal"]
@@ -104,13 +100,6 @@ async def test_a_client_of_each_era_lists_searches_and_fetches(tmp_path: Path, m
         assert (first["id"], second["id"]) == ("health", "toys")
         assert (first["title"], first["fields"]) == ("Health", {"year": 2024})
         assert first["why"].startswith("from 2nd to 1st: holds ")
-        document, failed = await ask(client, "fetch", id="health")
-        assert (document["text"].split(".")[0], failed) == ("Jaco has no health concerns", False)
-        document, _ = await ask(client, "fetch", id="row")
-        assert (document["title"], document["text"]) == ("Row", "A row of a table.")
-        document, _ = await ask(client, "fetch", id="huge", max_tokens=300)
-        assert "longer" in document["cut"]
-        assert (await ask(client, "fetch", id="nobody"))[1]
 
 
 def test_nothing_but_the_protocol_is_on_stdout_whatever_the_function_prints(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def folder() -> Path:
 
 
 @pytest.fixture(scope="module")
-def embedder(folder: Path) -> MiniLMEmbedder:
-    return MiniLMEmbedder(folder)
+def embedder() -> MiniLMEmbedder:
+    return MiniLMEmbedder()
 
 
 @pytest.fixture
@@ -75,27 +75,20 @@ def test_any_text_has_a_finite_vector_of_length_1(
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
 
 
-def copy_of(folder: Path, target: Path, **changed: bytes) -> Path:
-    target.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        if name.split(".")[0] in changed:
-            (target / name).write_bytes(changed[name.split(".")[0]])
-        else:
-            (target / name).symlink_to(folder / name)
-    return target
-
-
-@pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_a_folder_with_a_missing_or_damaged_file_is_named(
-    folder: Path, tmp_path: Path, part: str
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_with_a_missing_or_changed_file_is_refused_by_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    target = copy_of(folder, tmp_path, **{part: b"no such format"})
-    message = f"{tmp_path} must contain model.safetensors and tokenizer.json"
-    with pytest.raises(EmbeddingError, match=message):
-        MiniLMEmbedder(target).embed(["a"])
-    next(tmp_path.glob(f"{part}.*")).unlink()
-    with pytest.raises(EmbeddingError, match=message):
-        MiniLMEmbedder(target).embed(["a"])
+    for other in FILES:
+        (tmp_path / other).symlink_to(folder / other)
+    monkeypatch.setenv("QTM_MODEL_DIR", str(tmp_path))
+    assert MiniLMEmbedder().embed(["a"])
+    (tmp_path / name).unlink()
+    with pytest.raises(EmbeddingError, match=f"{tmp_path / name} must be the official"):
+        MiniLMEmbedder().embed(["a"])
+    (tmp_path / name).write_bytes((folder / name).read_bytes() + b" ")
+    with pytest.raises(EmbeddingError, match=f"{tmp_path / name} must be the official"):
+        MiniLMEmbedder().embed(["a"])
 
 
 def test_without_any_files_the_ways_to_get_them_are_named(nothing_here: Path) -> None:
@@ -134,13 +127,17 @@ def serve(hub: HTTPServer, folder: Path, name: str, body: bytes) -> None:
 
 
 def test_the_official_files_are_downloaded_once_and_a_changed_one_is_refused(
-    folder: Path, hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    embedder: MiniLMEmbedder,
+    hub: HTTPServer,
+    nothing_here: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    expected = embedder.embed(["a"])
     # The key is for private models, and this one is public.
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     for name in FILES:
         serve(hub, folder, name, (folder / name).read_bytes())
-    expected = MiniLMEmbedder(folder).embed(["a"])
     assert MiniLMEmbedder().embed(["a"]) == expected
     requests = len(hub.log)
     assert MiniLMEmbedder().embed(["a"]) == expected

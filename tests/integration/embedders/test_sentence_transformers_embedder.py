@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def embedder(folder: Path) -> SentenceTransformersEmbedder:
-    return SentenceTransformersEmbedder(str(folder), device="cpu")
+    return SentenceTransformersEmbedder(str(folder))
 
 
 def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: P
     folder = minilm_folder(
         tmp_path / "minilm", official / "model.safetensors", official / "tokenizer.json"
     )
-    one = np.array(SentenceTransformersEmbedder(str(folder), device="cpu").embed(SENTENCES))
+    one = np.array(SentenceTransformersEmbedder(str(folder)).embed(SENTENCES))
     other = np.array(MiniLMEmbedder().embed(SENTENCES))
     assert one.shape == other.shape == (len(SENTENCES), 384)
     assert np.abs(one - other).max() < 1e-5
@@ -62,13 +62,13 @@ def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: P
 def test_shortened_vectors_are_the_beginning_made_of_length_1(
     embedder: SentenceTransformersEmbedder, folder: Path
 ) -> None:
-    short = SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=5)
+    short = SentenceTransformersEmbedder(str(folder), dimensions=5)
     assert short.dimension == 5
     whole = np.array(embedder.embed(SENTENCES))[:, :5]
     expected = whole / np.linalg.norm(whole, axis=1, keepdims=True)
     assert np.abs(np.array(short.embed(SENTENCES)) - expected).max() < 1e-5
     with pytest.raises(EmbeddingError, match=r"of 99 finite numbers; it returned \[16\]"):
-        SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=99).embed(["a"])
+        SentenceTransformersEmbedder(str(folder), dimensions=99).embed(["a"])
 
 
 def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> None:
@@ -135,10 +135,10 @@ def test_a_model_of_the_hub_is_fetched_by_its_name_once(
     hub.expect_request(re.compile("/api/models/org/tiny.*")).respond_with_json(about)
     hub.expect_request(re.compile("/org/tiny/resolve/.*")).respond_with_handler(serve)
     expected = embedder.embed(["one"])
-    assert SentenceTransformersEmbedder("org/tiny", device="cpu").embed(["one"]) == expected
+    assert SentenceTransformersEmbedder("org/tiny").embed(["one"]) == expected
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     fetched = len(hub.log)
-    assert SentenceTransformersEmbedder("org/tiny", device="cpu").embed(["one"]) == expected
+    assert SentenceTransformersEmbedder("org/tiny").embed(["one"]) == expected
     assert len(hub.log) == fetched
 
 

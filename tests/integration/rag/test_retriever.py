@@ -208,7 +208,7 @@ def test_an_embedders_connections_are_closed_with_the_kit_unless_it_was_given(
     settings = Settings(store=StoreSettings(kind="memory"), embedding_model="openai/tiny")
     open_retriever(settings).close()
     assert len(closed) == 1
-    given_embedder = OpenAIEmbedder("tiny", base_url=server.url)
+    given_embedder = OpenAIEmbedder("tiny")
     open_retriever(settings, embedder=given_embedder).close()
     assert len(closed) == 1
     given_embedder.close()

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from lxml.etree import ParserError
+
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
@@ -56,8 +58,8 @@ def guard(query: str, text: str) -> None:
 
 
 def read_document(read: Callable[[Path, Any], Any], text: str) -> None:
-    # What is nested too deeply is damaged, as `read_document` says.
-    with suppress(RecursionError):
+    # What cannot be parsed is damaged, as `read_document` says.
+    with suppress(RecursionError, ParserError):
         list(read(Path("a"), io.BytesIO(text.encode("utf-8", "replace"))))
 
 

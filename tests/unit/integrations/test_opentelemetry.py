@@ -20,7 +20,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT, OpenTelemetryObserver
-from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.runtime.observing import describe_model
@@ -411,7 +410,6 @@ def test_provider_and_server_are_told_by_the_address_unless_they_are_given(
     telemetry = Telemetry(provider_name=own)
     with openai.OpenAI(base_url=address, api_key="sk-key") as client:
         known = describe_model(OpenAIModel("m", client=client))
-        assert known == describe_model(OpenAIEmbedder("m", client=client))
     assert known == {"model": "m", "provider": provider, "server": server}
     telemetry.observer.on_start(Operation(1, "model", **known))
     telemetry.observer.on_end(Operation(1, "model", outcome="ok", **known))

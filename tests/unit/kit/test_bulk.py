@@ -37,7 +37,7 @@ class Rewriting:
         if error := self.fail(prompt.query, self.asked.count(prompt.query)):
             raise error
         text = json.dumps({"rewrite": f"please {prompt.query}"})
-        return Reply(text, input_tokens=7, output_tokens=3, cost_usd=0.5)
+        return Reply(text)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         return self.complete(prompt, deadline)
@@ -122,7 +122,7 @@ def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut
     tail: bytes,
 ) -> None:
     report = run(tmp_path, ["Why?", "Who?"])
-    assert (report.made, report.calls, report.input_tokens, report.cost_usd) == (2, 2, 14, 1.0)
+    assert (report.made, report.failed) == (2, {})
     with (tmp_path / "out.jsonl").open("ab") as file:
         file.write(tail)
     report = run(tmp_path, ["Why?", "Who?", "When?"])
@@ -131,25 +131,19 @@ def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut
     assert found == {"1": "please Why?", "2": "please Who?", "3": "please When?"}
 
 
-@pytest.mark.parametrize(
-    ("questions", "kind", "reason"),
-    [
-        (["Where?"], "rewrite", "has another question with the id 1"),
-        (["Why?"], "hyde", "was started with another config"),
-    ],
-)
-def test_an_output_of_another_file_or_config_stays_as_it_is(
-    tmp_path: Path,
-    questions: list[str],
-    kind: str,
-    reason: str,
-) -> None:
+def test_an_output_of_another_config_stays_as_it_is(tmp_path: Path) -> None:
     run(tmp_path, ["Why?"])
     before = (tmp_path / "out.jsonl").read_bytes()
-    config = Config.load({"transformationType": kind}, environ={})
-    with pytest.raises(ConfigError, match=reason):
-        run(tmp_path, questions, config=config)
+    config = Config.load({"transformationType": "hyde"}, environ={})
+    with pytest.raises(ConfigError, match="was started with another config"):
+        run(tmp_path, ["Why?"], config=config)
     assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_a_question_that_changed_is_asked_again(tmp_path: Path) -> None:
+    run(tmp_path, ["Why?", "Who?"])
+    report = run(tmp_path, ["Why?", "Whose?"])
+    assert (report.before, report.made) == (1, 1)
 
 
 @pytest.mark.parametrize("content", ["precious", '{"a": 1}\n', "[1]\n"])
@@ -180,18 +174,11 @@ def test_a_question_that_the_model_refuses_gets_no_line_and_is_asked_again(tmp_p
     assert run(tmp_path, questions).made == 4
 
 
-@pytest.mark.parametrize(
-    ("reason", "most_calls"), [("unauthorized", 8), ("over_budget", 8), ("rejected", 10)]
-)
-def test_what_fails_for_every_question_stops_the_run(
-    tmp_path: Path,
-    reason: str,
-    most_calls: int,
-) -> None:
-    model = Rewriting(lambda *_: ModelError(reason))
-    with pytest.raises(ModelError, match=reason):
+def test_a_key_that_is_rejected_stops_the_run(tmp_path: Path) -> None:
+    model = Rewriting(lambda *_: ModelError("unauthorized"))
+    with pytest.raises(ModelError, match="unauthorized"):
         run(tmp_path, [f"Who is {number}?" for number in range(100)], model)
-    assert len(model.asked) <= most_calls
+    assert len(model.asked) <= 8
     assert records(tmp_path) == []
 
 

@@ -32,23 +32,13 @@ def test_documents_become_passages_that_say_where_they_stand(world: World) -> No
     assert held["alpha.txt#0"][1]["title"] == "alpha"
 
 
-@pytest.mark.parametrize(
-    ("opening", "title"),
-    [
-        ("---\n# a comment\ntags: [a]\n---\n\n# The title\n", "The title"),
-        ("```sh\n# a comment\n```\n\n## The title ##\n", "The title"),
-        ("~~~\n# a comment\n", "notes"),
-        ("---\n\n# The title\n\n---\n", "The title"),
-    ],
-)
-def test_the_title_of_markdown_is_its_first_heading_and_no_comment(
-    empty: World,
-    opening: str,
-    title: str,
-) -> None:
-    empty.write("notes.md", f"{opening}Some text.")
+def test_the_title_of_markdown_is_its_first_heading(empty: World) -> None:
+    empty.write("notes.md", "---\ntags: [a]\n---\n\n## The title ##\nSome text.")
+    empty.write("plain.md", "Some text.")
     empty.ingest()
-    assert empty.passages()["notes.md#0"][1]["title"] == title
+    held = empty.passages()
+    assert held["notes.md#0"][1]["title"] == "The title"
+    assert held["plain.md#0"][1]["title"] == "plain"
 
 
 def test_each_run_brings_in_what_changed_since_the_last_one_and_embeds_nothing_twice(
@@ -59,7 +49,6 @@ def test_each_run_brings_in_what_changed_since_the_last_one_and_embeds_nothing_t
         report = world.ingest(embed=embed)
         assert counts(report) == wanted
         assert report.embedded == len(embed.texts) <= most_embedded
-        assert report.reused == report.written - report.embedded
         assert report.chunks == len(world.ids())
         assert world.passages() == world.clean()
 
@@ -86,19 +75,6 @@ def test_another_chunk_size_cuts_everything_anew(world: World) -> None:
     assert counts(world.ingest(config={"chunkSize": 300})) == (0, 3, 0, 0)
     assert max(len(text) for text, _, _ in world.passages().values()) > 200
     assert world.passages() == world.clean(config={"chunkSize": 300})
-
-
-def test_passages_that_a_lost_ledger_knew_of_are_told(
-    world: World,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    world.ingest()
-    assert caplog.text == ""
-    world.index.with_name(f"{world.index.name}.ingest").unlink()
-    for _ in range(2):
-        world.ingest()
-    (record,) = [it for it in caplog.records if it.levelno == logging.WARNING]
-    assert f"holds {len(world.ids())} passages" in record.getMessage()
 
 
 def test_an_index_of_another_model_is_refused_and_a_new_one_holds_no_old_vector(
@@ -180,11 +156,9 @@ def test_progress_and_log_lines_have_counts_and_no_text(
     assert "says something" not in caplog.text
 
 
-def test_a_store_in_memory_knows_what_it_holds(world: World) -> None:
+def test_a_store_in_memory_takes_all_again_and_writes_no_file(world: World) -> None:
     with MemoryStore(embedding_model="hashed", dimension=DIMENSION) as store:
-        world.ingest(store=store)
-        (world.docs / "alpha.txt").unlink()
-        report = world.ingest(store=store)
-        assert (counts(report), report.embedded) == ((0, 0, 2, 1), 0)
-        assert store.count() == report.chunks
+        for _ in range(2):
+            report = world.ingest(store=store)
+            assert (report.added, store.count()) == (3, report.chunks)
     assert not world.index.parent.exists()

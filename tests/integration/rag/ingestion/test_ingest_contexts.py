@@ -96,7 +96,7 @@ def test_a_model_that_fails_again_and_again_is_asked_no_more_and_that_is_said_on
     assert 5 <= len(model.prompts) <= 6
     assert report.contexts_failed == report.chunks == len(world.ids())
     (warning,) = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
-    assert "unauthorized" in warning
+    assert model.name in warning
 
 
 def test_a_model_that_hangs_is_left_behind(empty: World) -> None:
@@ -154,8 +154,6 @@ def test_the_model_sees_a_short_document_whole_and_of_a_long_one_its_beginning_a
         '```json\n{"context": "A report on bees, chapter one."}\n```',
         "A report on bees, chapter one.",
         '<think>What is it about?</think>{"context": "A report on bees,\\n chapter one."}',
-        'Here is the context: "A report on bees, chapter one."',
-        '{"text": "A report on bees, chapter one."}',
     ],
 )
 def test_a_context_is_found_in_whatever_it_is_wrapped(text: str) -> None:

@@ -29,19 +29,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names(folder: Path, data_path: str | Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in find_documents(data_path)[0]]
+    return [path.relative_to(folder).as_posix() for path in find_documents(data_path).paths]
 
 
 def test_a_folder_means_all_documents_below_it_and_others_are_counted(folder: Path) -> None:
     assert names(folder, folder) == names(folder, str(folder)) == VISIBLE
-    others = find_documents(folder)[1]
+    others = find_documents(folder).left_out
     assert others == {".doc": 2, ".bak": 1, "": 1}
     assert format_file_counts(others).startswith("2 .doc, 1 ")
     assert "1 without an ending" in format_file_counts(others)
     assert format_file_counts({f".{number}": 1 for number in range(100)}).endswith(", 92 others")
     # A reader is asked for each file.
-    documents, others = find_documents(folder, all_files=True)
-    assert (len(documents), others) == (len(VISIBLE + OTHERS), {})
+    found = find_documents(folder, all_files=True)
+    assert (len(found.paths), found.left_out) == (len(VISIBLE + OTHERS), {})
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_relative_paths_and_patterns_start_where_the_program_runs(
 ) -> None:
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert find_documents("docs/?.txt")[0] == [Path("docs/a.txt"), Path("docs/x.txt")]
-    assert find_documents("~/docs/sub/*.txt")[0] == [folder / "sub/g.txt"]
+    assert find_documents("docs/?.txt").paths == [Path("docs/a.txt"), Path("docs/x.txt")]
+    assert find_documents("~/docs/sub/*.txt").paths == [folder / "sub/g.txt"]
 
 
 @pytest.mark.parametrize("pattern", ["", "**/*.txt", "s*/g.txt"])
@@ -87,7 +87,7 @@ def test_no_folder_or_pattern_is_left_through_a_link(
     (folder / "sub/again").symlink_to(folder)
     assert names(folder, folder / pattern) == before
     # One that is named itself is read.
-    assert find_documents(folder / "secrets")[0] == [folder / "secrets" / "g.txt"]
+    assert find_documents(folder / "secrets").paths == [folder / "secrets" / "g.txt"]
 
 
 def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(
