@@ -129,26 +129,22 @@ class Movements:
     Attributes:
         passages: Those of the passages in the final list, in its order.
         dropped: Those of the passages that only the plain list holds.
-        depth: The number of passages in the plain list.
     """
 
     passages: tuple[Movement, ...]
     dropped: tuple[Movement, ...]
-    depth: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movements as a dict, ready for JSON."""
         return {
             "passages": [movement.to_dict() for movement in self.passages],
             "dropped": [movement.to_dict() for movement in self.dropped],
-            "depth": self.depth,
         }
 
 
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
     """Return each passage's rank after every stage, and the reason for its movement."""
     explainer = _Explainer(found, _find_plain_matches(found) if before is None else before)
-    plain = explainer.plain_matches
     return Movements(
         passages=tuple(
             explainer.explain(match.key, match, place)
@@ -156,10 +152,9 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
         ),
         dropped=tuple(
             explainer.explain(key, match, None)
-            for key, match in dict(plain).items()
+            for key, match in dict(explainer.plain_matches).items()
             if key not in explainer.final
         ),
-        depth=len(plain),
     )
 
 

@@ -14,7 +14,7 @@ from qtmiddleware.tools.tokens import count_tokens, cut_text
 from qtmiddleware.types import Retrieval
 
 # The fields of metadata that may hold a passage's title. The first one with a value is used.
-_TITLES: Final = "title heading name file_name filename source path url".split()  # noqa: SIM905
+_TITLES: Final = ("title", "heading", "name", "file_name", "filename", "source", "path", "url")
 _MOST_OF_FIELD: Final = 60
 # A passage is left out if fewer tokens of its text could be shown.
 _LEAST_OF_PASSAGE: Final = 40
@@ -114,9 +114,8 @@ def _build_row(movement: Movement, field_names: Sequence[str]) -> dict[str, Any]
         if title := build_title(metadata):
             row["title"] = title
         row["text"] = format_json(metadata) if match.text is None else match.text
-        score = match.score if match.rerank_score is None else match.rerank_score
-        if score is not None and isfinite(score):
-            row["score"] = round(score, 4)
+        if match.score is not None and isfinite(match.score):
+            row["score"] = round(match.score, 4)
         row["why"] = cut_text(movement.why, 2 * _MOST_OF_FIELD)
         if fields := {name: shorten(metadata[name]) for name in field_names if name in metadata}:
             row["fields"] = fields

@@ -9,7 +9,6 @@ from inspect import isawaitable
 from pkgutil import get_data
 from typing import Annotated, Any, Final
 
-from qtmiddleware.config.errors import format_value
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.io import drive
@@ -74,22 +73,23 @@ class SearchTool:
         self._arguments = dict(arguments or {})
         self.run, self.arun = self._make_callables()
 
-    async def call(self, arguments: Mapping[str, Any]) -> str:
+    async def call(
+        self,
+        arguments: Mapping[str, Any],
+        retrieve: Callable[..., Any] | None = None,
+    ) -> str:
         """Search with *arguments* from a model, and return the result as JSON text.
 
-        Arguments that the tool does not have, or that cannot be read, are named in the result.
+        Arguments that cannot be read are named in the result. *retrieve* may be the function's
+        blocking method.
 
         Raises:
             ToolFailure: There is no query, or the search failed. The message is a sentence for the
                 model.
         """
-        return await self._search(self._function.aretrieve, arguments)
-
-    async def _search(self, retrieve: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
-        """Return the result of *retrieve*, which may be blocking, as JSON text."""
         with hide_failures(self.name):
             options, limits = self._read_arguments(arguments)
-            retrieval = retrieve(arguments["query"], **options)
+            retrieval = (retrieve or self._function.aretrieve)(arguments["query"], **options)
             if isawaitable(retrieval):
                 retrieval = await retrieval
             return build_search_result(retrieval, self._collection, self._fields, *limits)
@@ -100,17 +100,23 @@ class SearchTool:
 
         async def run_with(retrieve: Callable[..., Any], *values: Any) -> str:
             try:
-                return await self._search(retrieve, dict(zip(ARGUMENTS, values, strict=True)))
+                return await self.call(dict(zip(ARGUMENTS, values, strict=True)), retrieve)
             except ToolFailure as failure:
                 return format_json({"error": str(failure)})
 
         async def arun(
-            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
+            query: Any,
+            top_k: Any = _TOP_K,
+            effort: Any = None,
+            max_tokens: Any = _TOKENS,
         ) -> str:
             return await run_with(self._function.aretrieve, query, top_k, effort, max_tokens)
 
         def run(
-            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
+            query: Any,
+            top_k: Any = _TOP_K,
+            effort: Any = None,
+            max_tokens: Any = _TOKENS,
         ) -> str:
             # The calling thread may have no event loop.
             if self._function.is_async:
@@ -134,11 +140,7 @@ class SearchTool:
         query = arguments.get("query")
         if not isinstance(query, str) or not query.strip():
             raise ToolFailure("query must be a text that is not blank.")
-        notes = [
-            f"{self.name} has no argument {format_value(name)}."
-            for name in arguments
-            if name not in ARGUMENTS
-        ]
+        notes: list[str] = []
         top_k = read_number("top_k", arguments.get("top_k"), notes)
         max_tokens = read_number("max_tokens", arguments.get("max_tokens"), notes)
         options = dict(self._arguments)

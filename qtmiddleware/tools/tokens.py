@@ -81,8 +81,5 @@ def cut_text(text: str, max_tokens: int) -> str:
             end = place
     else:
         return text
-    if text[end - 1 : end + 1].isalnum():
-        space = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end))
-        end = space if space >= end / 2 else end
     kept = text[:end].rstrip()
     return kept + CUT if kept else ""

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 
@@ -131,50 +129,3 @@ def test_llamaindex_takes_the_tool() -> None:
     properties = tool.metadata.get_parameters_dict()["properties"]
     assert set(properties) == set(ours.input_schema["properties"])
     assert first_id(str(asyncio.run(tool.acall(**ASKED)))) == "sick"
-
-
-@pytest.mark.thorough
-def test_anthropics_tool_use_takes_the_tool(
-    httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    anthropic = pytest.importorskip("anthropic")
-
-    def answer(request: Request) -> Response:
-        asked = request.get_json()
-        said = asked["messages"][-1]["content"]
-        content: list[dict[str, Any]]
-        if isinstance(said, str):
-            (tool,) = asked["tools"]
-            assert tool["input_schema"]["properties"]["query"]["description"]
-            content = [
-                {
-                    "type": "tool_use",
-                    "id": "toolu_1",
-                    "name": tool["name"],
-                    "input": ASKED,
-                }
-            ]
-        else:
-            content = [{"type": "text", "text": first_id(said[-1]["content"])}]
-        end = "tool_use" if content[0]["type"] == "tool_use" else "end_turn"
-        reply = {
-            "id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"],
-            "content": content, "stop_reason": end, "usage": {"input_tokens": 1, "output_tokens": 1},
-        }  # fmt: skip
-        return Response(json.dumps(reply), content_type="application/json")
-
-    httpserver.expect_request("/v1/messages").respond_with_handler(answer)
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", httpserver.url_for(""))
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-nobody")
-    asked = {"model": "claude-test", "max_tokens": 1_000}
-    asked["messages"] = [{"role": "user", "content": QUESTION}]
-    tool = search.as_tool(collection="the staff handbook")
-    given = {
-        "client": anthropic.Anthropic(),
-        "beta_tool": anthropic.beta_tool,
-        "tool": tool,
-    }
-    runner = eval(
-        TOOLS["Anthropic's tool use"].replace("...", "**asked"), {**given, "asked": asked}
-    )
-    assert runner.until_done().content[0].text == "sick"

@@ -55,11 +55,6 @@ def huge(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     ]
 
 
-def raising(query: str) -> list[dict[str, Any]]:
-    """A function that fails, and says more than it should."""
-    raise ConnectionError("no route to the host with api_key=sk-proj-abcdefghijklmnopqrstuvwxyz01")
-
-
 def nothing(query: str) -> None:
     """A function that returns nothing."""
 

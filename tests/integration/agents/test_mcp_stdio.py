@@ -121,21 +121,6 @@ async def test_a_function_that_reads_stdin_gets_none_of_the_clients_messages(
             assert found["results"][0]["text"] == "stdin: ''"
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [("raising", "failed: ConnectionError."), ("hanging", "within 0.5 seconds")],
-)
-async def test_a_failure_is_a_result_with_a_sentence(
-    tmp_path: Path, function: str, said: str
-) -> None:
-    async with connect(tmp_path, f"{APP}:{function}", "--timeout", "0.5") as client:
-        for _ in range(2):
-            found, failed = await ask(client, query=QUESTION)
-            assert failed
-            assert said in found["error"]
-            assert "sk-proj" not in found["error"]
-
-
 async def test_texts_that_instruct_the_agent_arrive_as_quoted_data(tmp_path: Path) -> None:
     async with connect(tmp_path, f"{APP}:hostile") as client:
         result = await client.call_tool("search", {"query": QUESTION})

@@ -41,16 +41,9 @@ def test_a_collector_gets_the_whole_trace_and_the_metrics_and_no_text(
     assert b"Jaco" not in b"".join(sent.values())
     (resource,) = ExportTraceServiceRequest.FromString(sent["/v1/traces"]).resource_spans
     spans = {span.name: span for scope in resource.scope_spans for span in scope.spans}
-    assert set(spans) == {
-        "retrieval guides",
-        "chat small",
-        "search original",
-        "search rewrite",
-    }
     whole = spans.pop("retrieval guides")
+    assert set(spans) == {"chat small", "search original", "search rewrite"}
     assert {span.parent_span_id for span in spans.values()} == {whole.span_id}
-    told = {it.key: it.value for it in whole.attributes}
-    assert told["gen_ai.retrieval.top_k"].int_value == 4
     (measured,) = ExportMetricsServiceRequest.FromString(sent["/v1/metrics"]).resource_metrics
     names = {metric.name for scope in measured.scope_metrics for metric in scope.metrics}
     assert "qtmiddleware.request.duration" in names

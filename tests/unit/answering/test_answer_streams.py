@@ -10,8 +10,6 @@ from threading import Event
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
@@ -199,17 +197,3 @@ def test_a_model_that_blocks_its_thread_holds_nobody(way: str) -> None:
         with_enough_time(hear, lambda _: model.ended.is_set())
     finally:
         released.set()
-
-
-WORDS = [*"[2]` .\n（", "Fit", "[1]", "[9", "9]", ", 1]", "NO_", "ANSWER"]
-
-
-@given(st.lists(st.sampled_from(WORDS), max_size=20))
-def test_what_is_shown_is_what_a_whole_answer_would_be(pieces: list[str]) -> None:
-    wrapped = SYNC.wrap(script=scripted(answer=["x", *pieces])).wrapped
-    whole = wrapped.answer(QUERY)
-    with wrapped.stream_answer(QUERY) as stream:
-        shown = "".join(stream)
-    assert shown == stream.answer.text == whole.text
-    assert stream.answer.citations == whole.citations
-    assert stream.answer.degradations == whole.degradations

@@ -15,7 +15,6 @@ from langchain_core.tools import create_retriever_tool
 from pydantic import ValidationError
 
 from qtmiddleware.integrations.langchain import QueryTransformRetriever
-from qtmiddleware.testing import ScriptedModel
 from tests.support.langchain_world import QUESTION, TEXTS, CountingStore, Listener
 
 WIDE = 50
@@ -143,19 +142,3 @@ async def test_it_stands_wherever_a_retriever_does() -> None:
 def test_an_unknown_field_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(fields))):
         QueryTransformRetriever(retriever=Plain(), **fields)
-
-
-def test_what_would_have_no_effect_later_cannot_be_set() -> None:
-    retriever = QueryTransformRetriever(retriever=Plain())
-    for name in ("retriever", "config", "client", "on_retrieval"):
-        with pytest.raises(ValidationError, match="frozen"):
-            setattr(retriever, name, None)
-    with pytest.raises(ValidationError):
-        retriever.k = 0
-
-
-def test_its_representation_shows_no_client() -> None:
-    client = ScriptedModel("secret")
-    shown = repr(QueryTransformRetriever(retriever=Plain(), client=client, config="auto"))
-    assert "config='auto'" in shown
-    assert "client" not in shown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import pickle
 from collections import Counter
 from typing import Any
 
@@ -150,14 +149,6 @@ def test_nodes_without_a_text_come_as_they_are() -> None:
 
 
 # --- how many -------------------------------------------------------------------------------------
-
-
-def test_numbers_that_are_set_later_count() -> None:
-    inner = INDEX.as_retriever(similarity_top_k=3)
-    ours = QueryTransformRetriever(inner, similarity_top_k=2)
-    ours.similarity_top_k = None
-    inner.similarity_top_k = 4
-    assert len(ours.retrieve(QUESTION)) == 4
 
 
 @both_ways
@@ -329,17 +320,6 @@ def test_without_a_question_or_a_text_nodes_stay_as_they_are() -> None:
     assert processor.postprocess_nodes(NODES) == NODES
     for nodes, query in ((NODES, " "), ([], QUESTION), (PICTURES, QUESTION)):
         assert processor.postprocess_nodes(nodes, query_str=query) == nodes
-
-
-def test_it_is_saved_and_pickled_as_its_fields() -> None:
-    processor = KeywordEvidencePostprocessor(
-        top_n=3,
-        config={"keywordEvidence": {"weight": 0.2}},
-    )
-    saved = KeywordEvidencePostprocessor.from_dict(json.loads(processor.to_json()))
-    for again in (saved, pickle.loads(pickle.dumps(processor)), copy.deepcopy(processor)):
-        assert (again.top_n, again.config) == (3, processor.config)
-        assert len(again.postprocess_nodes(NODES, query_str=QUESTION)) == 3
 
 
 def test_fields_of_it_that_are_unknown_or_impossible_are_refused() -> None:

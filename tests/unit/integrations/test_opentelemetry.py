@@ -18,7 +18,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ModelError
 from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT, OpenTelemetryObserver
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai import OpenAIModel
@@ -351,30 +350,6 @@ def test_metrics_count_requests_calls_tokens_searches_and_cost() -> None:
     }
 
 
-def test_metrics_tell_what_went_wrong_by_stage_and_reason(telemetry: Telemetry) -> None:
-    def failing(query: str, top_k: int = 4) -> Any:
-        if query == "down":
-            raise ConnectionError
-        return search(query, top_k)
-
-    config = {**REWRITE, "breaker": {"failures": 0}}
-    wrapped = telemetry.wrap(failing, config, ModelError("rate_limited"))
-    wrapped.retrieve(QUERY)
-    wrapped.retrieve("")
-    with pytest.raises(ConnectionError):
-        wrapped.retrieve("down")
-    points = telemetry.points()
-    found = {tuple(it.values()) for it, _ in points["qtmiddleware.degradations"]}
-    assert {("transform.rewrite", "rate_limited"), ("query", "blank")} <= found
-    requests = points["qtmiddleware.request.duration"]
-    assert {it["qtmiddleware.status"]: count for it, count in requests} == {
-        "degraded": 2,
-        "failed": 1,
-    }
-    errors = {it["error.type"] for it, _ in points["gen_ai.client.inference.duration"]}
-    assert errors == {"rate_limited"}
-
-
 def test_an_answers_calls_and_degradations_are_counted_once(telemetry: Telemetry) -> None:
     reply = Reply(
         "Jaco is healthy [1] [9].",
@@ -395,45 +370,30 @@ def test_an_answers_calls_and_degradations_are_counted_once(telemetry: Telemetry
 # --- whose model it is ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "provider", "server"),
-    [
-        ("http://user:secret@[::1]:81/v1?key=secret", "openai", ("::1", 81)),
-        ("https://a.openai.azure.com/openai/a", "azure.ai.openai", ("a.openai.azure.com", 443)),
-        ("https://mistral.ai.evil.example/v1", "openai", ("mistral.ai.evil.example", 443)),
-    ],
-)
-@pytest.mark.parametrize("own", ["", "vendor"])
-def test_provider_and_server_are_told_by_the_address_unless_they_are_given(
-    address: str, provider: str, server: tuple[str, int], own: str
-) -> None:
-    telemetry = Telemetry(provider_name=own)
+def test_provider_and_server_are_told_by_the_address_unless_they_are_given() -> None:
+    address = "http://user:secret@[::1]:81/v1?key=secret"
     with openai.OpenAI(base_url=address, api_key="sk-key") as client:
         known = describe_model(OpenAIModel("m", client=client))
-    assert known == {"model": "m", "provider": provider, "server": server}
-    telemetry.observer.on_start(Operation(1, "model", **known))
-    telemetry.observer.on_end(Operation(1, "model", outcome="ok", **known))
-    told = attributes(telemetry.spans()[0])
-    assert told["gen_ai.provider.name"] == (own or provider)
-    assert (told["server.address"], told["server.port"]) == server
+    assert known == {"model": "m", "provider": "openai", "server": ("::1", 81)}
+    for own in ("", "vendor"):
+        telemetry = Telemetry(provider_name=own)
+        telemetry.observer.on_start(Operation(1, "model", **known))
+        telemetry.observer.on_end(Operation(1, "model", outcome="ok", **known))
+        told = attributes(telemetry.spans()[0])
+        assert told["gen_ai.provider.name"] == (own or "openai")
+        assert (told["server.address"], told["server.port"]) == ("::1", 81)
 
 
 # --- bad days -------------------------------------------------------------------------------------
 
 
-class RaisingAtTheEnd(SpanProcessor):
+class Raising(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         raise ValueError
 
 
-class RaisingAtTheStart(SpanProcessor):
-    def on_start(self, span: Any, parent_context: Any = None) -> None:
-        raise ValueError
-
-
-@pytest.mark.parametrize("make", [RaisingAtTheEnd, RaisingAtTheStart])
-def test_a_processor_that_raises_costs_its_span_alone(make: Any) -> None:
-    telemetry = Telemetry(make())
+def test_a_processor_that_raises_costs_its_span_alone() -> None:
+    telemetry = Telemetry(Raising())
     wrapped = telemetry.wrap(plain)
     assert [wrapped.retrieve(QUERY).status for _ in range(3)] == ["full"] * 3
     assert is_nothing_current()

@@ -102,11 +102,9 @@ def test_a_number_is_read_as_agents_write_it_and_what_is_none_is_named(
     assert said in found.get("advice", "")
 
 
-async def test_an_argument_that_there_is_none_of_is_named_and_takes_nothing_away() -> None:
+async def test_an_argument_that_there_is_none_of_takes_nothing_away() -> None:
     tool = qtm.middleware(lambda query: ROWS).as_tool()
-    found = json.loads(await tool.call({"query": "why", "limit": 3}))
-    assert len(ids(found)) == 5
-    assert 'search has no argument "limit".' in found["advice"]
+    assert len(ids(json.loads(await tool.call({"query": "why", "limit": 3})))) == 5
 
 
 def test_both_callables_carry_what_frameworks_read() -> None:
@@ -309,9 +307,3 @@ def test_a_weak_result_among_many_good_ones_is_said_to_be_one() -> None:
 def test_a_passage_without_text_shows_its_metadata() -> None:
     (shown,) = ask([{"id": "a", "score": 1.0, "metadata": {"page": 3}}])["results"]
     assert json.loads(shown["text"]) == {"page": 3}
-
-
-def test_a_score_is_the_rerankers_if_there_is_one() -> None:
-    options = {"config": {"rerank": {"enabled": True}}, "reranker": lambda query, texts: [7.0] * 8}
-    tool = qtm.middleware(**options)(lambda query: ROWS).as_tool()
-    assert json.loads(tool.run("why?"))["results"][0]["score"] == 7.0
