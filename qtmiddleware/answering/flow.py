@@ -268,7 +268,6 @@ class AnswerFlow:
         call = replace(
             self._call,
             history=(),
-            has_parts=False,
             hooks=(),
             settings=replace(settings, transformation_type="none", limits=limits),
         )

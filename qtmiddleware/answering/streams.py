@@ -45,7 +45,6 @@ class AnswerStream:
                     yield ""
                 elif isinstance(event, Answer):
                     self._answer = event
-                    self._retrieval = event.retrieval
                 else:
                     yield event
 

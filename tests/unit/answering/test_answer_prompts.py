@@ -31,7 +31,10 @@ def match(text: str | None, **metadata: Any) -> Match:
 
 def test_passages_are_numbered_in_their_order_with_what_is_known_about_them() -> None:
     known = {"title": "Report", "source": "a.pdf", "page": 3.0, "context": "From dogs."}
-    passages = [match("Jaco is fit.", **known, x="no"), match("He eats.", url="x")]
+    passages = [
+        match("Jaco is fit.", **{**known, "title": " Report\n"}, x="no"),
+        match("He eats.", url="x"),
+    ]
     assert select_passages(passages, 1000).entries == (
         {"passage": 1, **known, "page": 3, "text": "Jaco is fit."},
         {"passage": 2, "url": "x", "text": "He eats."},

@@ -60,20 +60,16 @@ def test_effort_decides_about_model_and_searches_and_arguments_reach_the_functio
     model = ScriptedModel(scripted)
     asked: list[tuple[str, str]] = []
 
-    @qtm.middleware(client=model)
+    @qtm.middleware(config={"escalation": "auto"}, client=model)
     def search(query: str, top_k: int = 4, namespace: str = "") -> list[dict[str, Any]]:
         asked.append((query, namespace))
-        return ROWS[:top_k]
+        # So clear a first passage asks no model by itself.
+        first = {"id": "0", "score": 2.0, "text": "Jaco has no health concerns."}
+        return [first, *ROWS[1:top_k]]
 
     tool = search.as_tool(arguments={"namespace": "docs"})
     assert tool.efforts == ("minimal", "low", "medium", "high")
-    found = json.loads(
-        tool.run(
-            "Does Jaco have any health concerns?",
-            top_k=2,
-            effort=effort,
-        )
-    )
+    found = json.loads(tool.run("Does Jaco have any health concerns?", top_k=2, effort=effort))
     assert ids(found) == ["0", "1"]
     assert (len(model.prompts), {it for _, it in asked}) == (calls, {"docs"})
     assert len(asked) >= searches
@@ -90,14 +86,15 @@ def test_without_a_model_there_is_no_effort_but_the_least(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("top_k", "shown", "said"),
     [
-        ("3", 3, ""), ("3.0", 3, ""), (99, 8, ""), ("0", 1, ""), (None, 5, ""),
+        ("3", 3, ""), ("3.0", 3, ""), (99, 50, ""), ("0", 1, ""), (None, 5, ""),
         (True, 5, "top_k must be"), ("many", 5, "top_k must be"), (float("nan"), 5, "top_k must be"),
     ],
 )  # fmt: skip
 def test_a_number_is_read_as_agents_write_it_and_what_is_none_is_named(
     top_k: Any, shown: int, said: str
 ) -> None:
-    found = ask(top_k=top_k)
+    rows = [{"id": str(number), "text": "A."} for number in range(60)]
+    found = ask(rows, top_k=top_k, max_tokens=99_999)
     assert len(ids(found)) == shown
     assert said in found.get("advice", "")
 
