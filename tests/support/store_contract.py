@@ -110,11 +110,10 @@ class StoreContract:
         [
             ({"kind": {"$eq": "pie"}, "page": {"$gte": 2}}, "b"),
             ({"kind": {"$ne": "pie"}}, "ce"),
-            ({"kind": {"$in": ("tea", "pie")}}, "abcd"),
-            ({"kind": {"$nin": {"tea"}}}, "abde"),
+            ({"kind": {"$in": ["tea", "pie"]}}, "abcd"),
+            ({"kind": {"$nin": ["tea"]}}, "abde"),
             ({"page": {"$gt": 1, "$lt": 9}}, "b"),
             ({"page": {"$lte": 1}}, "a"),
-            ({"page": {"$exists": False}}, "de"),
             ({"tags": "sweet"}, "ac"),
             ({"$or": [{"page": 9}, {"tags": {"$in": ["salty"]}}]}, "bc"),
             ({"$and": [{"kind": "pie"}, {"tags": "sweet"}]}, "a"),

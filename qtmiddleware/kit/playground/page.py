@@ -8,10 +8,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question
 from qtmiddleware.kit.evaluation.report import build_environment
-from qtmiddleware.kit.playground.state import KNOBS, TOP_K, Knob, PageState
+from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.kit.playground.view import build_cards, compare_places, write_headline
 from qtmiddleware.runtime.control_characters import escape_hidden
@@ -92,17 +91,13 @@ class Page:
 
     async def render(self, state: PageState) -> str:
         """Ask the tiers in *state*, and return the page as HTML."""
-        cards, problem, headline = [], "", "No question has been asked."
+        cards, headline = [], "No question has been asked."
         answers = self._answers.get((state.question.strip(), state.history))
         is_asked = bool(state.question.strip())
         if is_asked:
-            try:
-                asked = await self.tiers.ask(state)
-            except ConfigError as error:
-                problem = str(error)
-            else:
-                cards = build_cards(asked, self.tiers, state, answers or ())
-                headline = write_headline(cards, None if answers is None else len(answers))
+            asked = await self.tiers.ask(state)
+            cards = build_cards(asked, self.tiers, answers or ())
+            headline = write_headline(cards, None if answers is None else len(answers))
 
         def link(question: Question) -> str:
             asked = replace(state, question=question.text, history=question.history)
@@ -114,26 +109,14 @@ class Page:
             is_asked=is_asked,
             examples=[(kind, question.text, link(question)) for kind, question in self._examples],
             few=FEW,
-            knobs={
-                key: (knob, self._find_default(key, knob))
-                for key, knob in KNOBS.items()
-                if key != TOP_K or self.tiers.has_top_k
-            },
             cards=cards,
             headline=headline,
-            problem=problem,
             skipped=self.tiers.list_skipped(state) if is_asked else (),
             is_judged=bool(answers),
             ways={card.tier.name: compare_places(card, cards[0]) for card in cards},
             follow_up=state.follow_up().format_link(self.tiers.shown),
             clean=escape_hidden,
         )
-
-    def _find_default(self, key: str, knob: Knob) -> str:
-        settings = self.tiers.middleware.settings
-        if key == TOP_K:
-            return str(settings.top_k)
-        return str(settings.fusion.method) if knob.choices else knob.default
 
 
 def _find_answers(question: Question, dataset: Dataset) -> frozenset[str] | None:

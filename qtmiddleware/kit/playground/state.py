@@ -2,62 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
-from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
-from qtmiddleware.config.settings import to_camel_case
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
 """The maximum number of messages before the question. No prompt contains more messages."""
-TOP_K: Final = "topK"
-_WEIGHTS: Final = "fusion.weights."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
-    """A setting that the user can change on the page: a number, or one of *choices*.
-
-    The *default* is empty if it depends on the function or the config.
-    """
-
-    label: str
-    meaning: str
-    default: str = ""
-    low: float = 0
-    high: float = 5
-    step: float = 0.05
-    choices: tuple[str, ...] = ()
-
-
-KNOBS: Final[Mapping[str, Knob]] = {
-    TOP_K: Knob(label="passages", meaning="Number of passages.", low=1, high=50, step=1),
-    "keywordEvidence.weight": Knob(
-        label="words’ weight",
-        meaning="Share of the keywords in the order; the rest is the search's own score.",
-        default="auto",
-        high=1,
-    ),
-    "fusion.method": Knob(
-        label="fusion",
-        meaning="How several result lists are merged.",
-        choices=tuple(name for name, row in FUSION_METHODS.items() if row.merges),
-    ),
-    f"{_WEIGHTS}original": Knob(
-        label="question’s weight", meaning="The user's own question.", default="1"
-    ),
-    **{
-        _WEIGHTS + to_camel_case(row.name): Knob(
-            label=f"{row.label}’s weight", meaning=row.meaning, default=f"{row.weight:g}"
-        )
-        for row in TEXT_FIELDS.values()
-        if row.variant
-    },
-}
-"""The settings that the user can change on the page, by config key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +21,12 @@ class PageState:
         question: The question.
         history: The messages before the question.
         tiers: The names of the tiers to ask; the plain tier comes first.
-        settings: The changed settings, by config key. They may be invalid.
         problems: One sentence per parameter of the address that cannot be used.
     """
 
     question: str = field(default="", repr=False)
     history: tuple[Message, ...] = field(default=(), repr=False)
     tiers: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -93,7 +44,6 @@ class PageState:
         question = ""
         history: list[Message] = []
         named: set[str] = set()
-        settings: dict[str, Any] = {}
         problems: list[str] = []
         for name, value in parameters:
             if name == "q":
@@ -109,8 +59,6 @@ class PageState:
                 named.add(value)
             elif name == "tier":
                 problems.append(f"There is no tier {value!r} here.")
-            elif name in KNOBS:
-                settings[name] = _parse_value(value.strip())
         if len(history) > MOST_TURNS:
             problems.append(f"Only the last {MOST_TURNS} earlier turns are used.")
         chosen = named or default_tiers
@@ -119,7 +67,6 @@ class PageState:
             history=tuple(history[-MOST_TURNS:]),
             # The plain list is always asked, because the others are compared with it.
             tiers=tuple(name for name in known_tiers if name in (known_tiers[0], *chosen)),
-            settings={key: settings[key] for key in KNOBS if key in settings},
             problems=tuple(problems),
         )
 
@@ -137,10 +84,6 @@ class PageState:
             *([("q", self.question)] if self.question.strip() else []),
             *((turn.role, turn.content) for turn in self.history),
             *(("tier", name) for name in named_tiers),
-            *(
-                (key, value if isinstance(value, str) else f"{value:g}")
-                for key, value in self.settings.items()
-            ),
         ]
 
     def format_link(self, default_tiers: Sequence[str]) -> str:
@@ -152,12 +95,3 @@ class PageState:
         """Return the state for a follow-up question, with the current question in the history."""
         turns = (*self.history, Message("user", self.question))
         return replace(self, question="", history=turns[-MOST_TURNS:])
-
-
-def _parse_value(text: str) -> float | str:
-    """Return the number in *text*, or else *text*."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return int(number) if number.is_integer() else number

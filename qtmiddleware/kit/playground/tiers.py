@@ -13,7 +13,7 @@ from qtmiddleware.kit.check import configure_function
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.systems import BASELINE, OWN, SYSTEMS, read_preset_settings
-from qtmiddleware.kit.playground.state import TOP_K, PageState
+from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.types import Message
 from qtmiddleware.wrapping.wrapped import copy_with_learned, read_learned
@@ -80,7 +80,6 @@ class Tiers:
         """Build the tiers."""
         self.middleware = wrapped_function.middleware
         self.has_model: bool = self.middleware.engine.has_model
-        self.has_top_k = wrapped_function.top_k_argument is not None
         self._wrapped = wrapped_function
         self._arguments = dict(arguments or {})
         self._timeout_seconds = timeout_seconds
@@ -121,30 +120,18 @@ class Tiers:
             function.retrieve(example.text, **self._arguments, history=list(example.history))
         self._learned = read_learned(function).copy()
 
-    def build_config(self, name: str, state: PageState) -> dict[str, Any]:
+    def build_config(self, name: str) -> dict[str, Any]:
         """Return a config that gives the same result as the tier *name* in other programs."""
         config = self.middleware.config.overridden(self.all[name].settings)
-        values: dict[str, Any] = config.overridden(_nest(state.settings)).to_dict(
-            with_defaults=False
-        )
+        values: dict[str, Any] = config.to_dict(with_defaults=False)
         return values
 
     async def ask(self, state: PageState) -> AskedQuestion:
         """Ask the tiers in *state*, and return their results side by side.
 
-        If the plain search fails, or if its result cannot be read, no other tier is asked. Raises
-        `ConfigError` if the settings in *state* are not valid.
+        If the plain search fails, or if its result cannot be read, no other tier is asked.
         """
-        # Settings that are not valid are refused once, here, and not by each tier.
-        self.middleware.config.overridden(_nest(state.settings))
-        overrides = _nest({key: it for key, it in state.settings.items() if key != TOP_K})
-        arguments: dict[str, Any] = {
-            **self._arguments,
-            "history": list(state.history),
-            "qtm_config": overrides or None,
-        }
-        if TOP_K in state.settings and self.has_top_k:
-            arguments[self._wrapped.top_k_argument] = state.settings[TOP_K]
+        arguments = {**self._arguments, "history": list(state.history)}
 
         async def ask_tier(tier: Tier) -> SystemAnswer:
             start = perf_counter()
@@ -173,15 +160,3 @@ class Tiers:
             answers += await asyncio.gather(*map(ask_tier, asking))
             answers.sort(key=lambda answer: state.tiers.index(answer.system))
         return AskedQuestion(Question("", state.question), tuple(answers))
-
-
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested dicts, as in a config file, for *values* by dotted key."""
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *groups, name = key.split(".")
-        holder = tree
-        for group in groups:
-            holder = holder.setdefault(group, {})
-        holder[name] = value
-    return tree

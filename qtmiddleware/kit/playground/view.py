@@ -14,7 +14,6 @@ from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.systems import BASELINE
-from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.kit.playground.tiers import Tier, Tiers
 from qtmiddleware.kit.playground.words import Keywords, Segment
 from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_text
@@ -119,14 +118,12 @@ class Card:
         return f"not shown, {format_ordinal(min(lost))}" if is_known else "not shown"
 
 
-def build_cards(
-    asked: AskedQuestion, tiers: Tiers, state: PageState, answer_ids: Collection[str]
-) -> list[Card]:
+def build_cards(asked: AskedQuestion, tiers: Tiers, answer_ids: Collection[str]) -> list[Card]:
     """Return a card per result. *answer_ids* are the ids of the passages that answer."""
     cards = []
     for answer in asked.systems:
         tier = tiers.all[answer.system]
-        values = tiers.build_config(answer.system, state)
+        values = tiers.build_config(answer.system)
         config = json.dumps(values, indent=2, ensure_ascii=False)
         movements = asked.explain(answer.system)
         if answer.retrieval is None or movements is None:
@@ -136,7 +133,13 @@ def build_cards(
         else:
             cards.append(
                 _build_card(
-                    answer, answer.retrieval, movements, tier, config, state.question, answer_ids
+                    answer,
+                    answer.retrieval,
+                    movements,
+                    tier,
+                    config,
+                    asked.question.text,
+                    answer_ids,
                 )
             )
     return cards

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from math import inf
 from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery
@@ -15,23 +14,12 @@ from qtmiddleware.errors import InvalidQuery
 # A function that returns whether a passage's metadata meets a condition.
 Matcher = Callable[[Mapping[str, Any]], bool]
 
-# The maximum nesting depth of conditions. A filter must not exhaust Python's stack.
-DEEPEST: Final = 16
-
 _SCALARS: Final = (str, int, float)
-_LISTS: Final = (list, tuple, set, frozenset)
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
     "$lt": operator.lt,
     "$lte": operator.le,
-}
-# What each operator takes.
-_OPERATORS: Final = {
-    **dict.fromkeys(("$eq", "$ne"), "a text, a number or a boolean"),
-    **dict.fromkeys(_ORDERS, "a number"),
-    **dict.fromkeys(("$in", "$nin"), "a list of texts, numbers and booleans"),
-    "$exists": "true or false",
 }
 
 
@@ -47,61 +35,46 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
     Source: https://docs.pinecone.io/guides/search/filter-by-metadata
     """
-    return _build_conjunction(filter, 1)
-
-
-def _build_conjunction(conditions: Any, depth: int) -> Matcher:
-    if not isinstance(conditions, Mapping) or depth > DEEPEST:
-        allowed = f"a mapping from fields, $and or $or, nested at most {DEEPEST} deep"
-        raise _build_error("a condition", allowed, _name_kind(conditions))
-    matchers = [
-        matcher for item in conditions.items() for matcher in _build_conditions(*item, depth)
-    ]
+    if not isinstance(filter, Mapping):
+        raise _build_error("a condition", "a mapping from fields, $and or $or")
+    matchers = [_build_condition(name, operand) for name, operand in filter.items()]
     # For a single condition, this saves a function call per passage.
     if len(matchers) == 1:
         return matchers[0]
     return lambda metadata: all(matcher(metadata) for matcher in matchers)
 
 
-def _build_conditions(name: Any, operand: Any, depth: int) -> list[Matcher]:
-    """Return a function per condition on *name*, which is a field, ``$and`` or ``$or``."""
+def _build_condition(name: Any, operand: Any) -> Matcher:
+    """Return a function for the conditions on *name*, which is a field, ``$and`` or ``$or``."""
     if name in ("$and", "$or"):
-        if not isinstance(operand, list | tuple) or not operand:
-            raise _build_error(name, "a list of one or more conditions", _name_kind(operand))
-        matchers = [_build_conjunction(condition, depth + 1) for condition in operand]
+        if not isinstance(operand, list) or not operand:
+            raise _build_error(name, "a list of one or more conditions")
+        conditions = [build_matcher(condition) for condition in operand]
         combine = all if name == "$and" else any
-        return [lambda metadata: combine(matcher(metadata) for matcher in matchers)]
+        return lambda metadata: combine(condition(metadata) for condition in conditions)
     if not isinstance(name, str) or name.startswith("$"):
-        raise _build_error("a name", "that of a field, $and or $or", repr(name))
+        raise _build_error(repr(name), "a field, $and or $or")
     operators = operand if isinstance(operand, Mapping) else {"$eq": operand}
-    if not operators:
-        raise _build_error(
-            f"the field {name!r}", f"a value or {', '.join(_OPERATORS)}", _name_kind(operand)
-        )
-    return [_build_operator(name, key, value) for key, value in operators.items()]
+    matchers = [_build_operator(name, key, value) for key, value in operators.items()]
+    return lambda metadata: all(matcher(metadata) for matcher in matchers)
 
 
 def _build_operator(field: str, name: Any, operand: Any) -> Matcher:
     """Return a function that compares *field* with *operand* by the operator *name*."""
-    match name:
-        case "$eq" | "$ne" if isinstance(operand, _SCALARS):
-            return _build_membership(field, [operand], is_wanted=name == "$eq")
-        case "$in" | "$nin" if isinstance(operand, _LISTS) and all(
-            isinstance(value, _SCALARS) for value in operand
-        ):
-            return _build_membership(field, operand, is_wanted=name == "$in")
-        # NaN and infinity are not valid in JSON.
-        case "$gt" | "$gte" | "$lt" | "$lte" if _is_number(operand) and abs(operand) < inf:
-            compare = _ORDERS[name]
-            return lambda metadata: any(
-                _is_number(value) and compare(value, operand)
-                for value in _list_values(metadata, field)
-            )
-        case "$exists" if isinstance(operand, bool):
-            return lambda metadata: (metadata.get(field) is not None) is operand
-    if name in _OPERATORS:
-        raise _build_error(name, _OPERATORS[name], _name_kind(operand))
-    raise _build_error("an operator", f"one of {', '.join(_OPERATORS)}", repr(name))
+    if name in ("$eq", "$ne", "$in", "$nin"):
+        values = operand if name in ("$in", "$nin") else [operand]
+        if isinstance(values, list) and all(isinstance(value, _SCALARS) for value in values):
+            return _build_membership(field, values, is_wanted=name in ("$eq", "$in"))
+    if name in _ORDERS and _is_number(operand):
+        compare = _ORDERS[name]
+        return lambda metadata: any(
+            _is_number(value) and compare(value, operand) for value in _list_values(metadata, field)
+        )
+    allowed = (
+        "a text, number or boolean ($eq, $ne), a list of them ($in, $nin), or a number ($gt, $gte,"
+        " $lt, $lte)"
+    )
+    raise _build_error(f"{name!r} of the field {field!r}", allowed)
 
 
 def _build_membership(field: str, operands: Iterable[Any], *, is_wanted: bool) -> Matcher:
@@ -118,19 +91,13 @@ def _build_membership(field: str, operands: Iterable[Any], *, is_wanted: bool) -
 
 def _list_values(metadata: Mapping[str, Any], field: str) -> Iterable[Any]:
     value = metadata.get(field)
-    return value if isinstance(value, list | tuple) else (value,)
+    return value if isinstance(value, list) else (value,)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _build_error(subject: str, allowed: str, found: str) -> InvalidQuery:
-    return InvalidQuery(
-        f"the filter cannot be applied: {subject} must be {allowed}, not {found}", argument="filter"
-    )
-
-
-def _name_kind(value: Any) -> str:
-    """Name the type of *value*, because messages must not quote the values of a filter."""
-    return "null" if value is None else type(value).__name__
+def _build_error(subject: str, allowed: str) -> InvalidQuery:
+    message = f"the filter cannot be applied: {subject} must be {allowed}"
+    return InvalidQuery(message, argument="filter")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from math import isfinite
 from typing import Any, Final, Self
 
 from qtmiddleware.config.settings import StoreSettings
-from qtmiddleware.errors import ConfigError, InvalidQuery, StoreError
+from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
@@ -116,12 +116,7 @@ class PineconeStore:
         stale_ids = dict.fromkeys(delete)
         for batch in self._build_batches(passages):
             self._check_index_once()
-            answer = self._call("upsert", vectors=batch, namespace=self._namespace)
-            if answer.upserted_count != len(batch):
-                raise StoreError(
-                    f"{self._subject} took {answer.upserted_count} of {len(batch)} vectors that"
-                    " were sent"
-                )
+            self._call("upsert", vectors=batch, namespace=self._namespace)
             for record in batch:
                 stale_ids.pop(record["id"], None)
         # Outdated passages are removed last, so that readers never miss a replaced passage.
@@ -142,11 +137,9 @@ class PineconeStore:
         At most 10,000. The score depends on the index's metric; a Euclidean distance is negated.
         """
         vector = self._convert_vector(query, "the query")
-        condition = {}
-        if filter:
-            # Called only for its checks: all stores reject the same filters.
-            build_matcher(filter)
-            condition = {"filter": _convert_filter_value(filter)}
+        condition = {"filter": filter} if filter else {}
+        # Called only for its checks: all stores reject the same filters.
+        build_matcher(filter or {})
         # A Euclidean index returns distances, so the smallest is the best.
         sign = -1.0 if self._check_index_once() == "euclidean" else 1.0
         if top_k < 1:
@@ -316,20 +309,6 @@ def _explain_errors(subject: str) -> Iterator[None]:
         raise StoreError(
             f"{subject} cannot be used: {reason}. The cause of this error has the details"
         ) from error
-
-
-def _convert_filter_value(value: Any) -> Any:
-    """Convert a *value* in a filter to a JSON value. Tuples and sets become lists."""
-    if isinstance(value, Mapping):
-        return {key: _convert_filter_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_convert_filter_value(item) for item in value]
-    if isinstance(value, int | float) and not abs(value) < 2**63:
-        raise InvalidQuery(
-            "the filter cannot be applied: it holds a number that Pinecone does not accept",
-            argument="filter",
-        )
-    return value
 
 
 def _restore_integer(value: Any) -> Any:

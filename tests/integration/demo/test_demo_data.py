@@ -133,12 +133,7 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
                 "history": question.history,
             }
             state = PageState(tiers=tiers.shown, **asked)
-            cards = build_cards(
-                asyncio.run(tiers.ask(state)),
-                tiers,
-                state,
-                answers,
-            )
+            cards = build_cards(asyncio.run(tiers.ask(state)), tiers, answers)
             ways = [compare_places(card, cards[0]) for card in cards]
             if kind == "nothing found":
                 assert {*ways[1:]} <= {"same", "none"}

@@ -44,10 +44,7 @@ def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
 
 
 def test_nothing_that_is_asked_is_written_anywhere_and_nobody_else_can_ask(served: Served) -> None:
-    served.get(
-        "a question about a secret",
-        **{"fusion.method": "no method"},
-    )
+    served.get("a question about a secret", tier="no tier")
     httpx.get(served.url + "../secret")
     assert "secret" not in served.errors.read_text()
     assert list(served.errors.parent.iterdir()) == [served.errors]

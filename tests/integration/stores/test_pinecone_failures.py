@@ -69,7 +69,6 @@ def fail(use: Callable[[], Any], told: str) -> StoreError:
         (500, SECRET, r"is not available; try again later \(HTTP 500\)"),
         (200, "{", "cannot be read"),
         (200, "null", "cannot be read"),
-        (200, '{"matches": [{"id": 7}], "upsertedCount": "x", "namespaces": 1}', "cannot be read"),
     ],
 )
 def test_a_bad_answer_is_told_in_a_sentence_with_its_cause(
@@ -98,12 +97,6 @@ def test_the_clients_own_retries_are_the_only_ones_and_the_store_recovers(
     world.recovers()
     store.write([(Passage("a", "apple"), X)])
     assert store.count() == 1
-
-
-def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:
-    world.answers("/vectors/upsert", 200, '{"upsertedCount": 1}', content_type=JSON)
-    pairs = [(Passage("b", "x"), X), (Passage("c", "y"), X)]
-    fail(lambda: store.write(pairs), "took 1 of 2 vectors")
 
 
 def test_an_index_is_opened_by_its_name_and_namespace(world: PineconeWorld) -> None:

@@ -75,9 +75,8 @@ def test_an_impossible_filter_is_refused_before_anything_is_sent(
     world: PineconeWorld,
     store: PineconeStore,
 ) -> None:
-    for number in (float("nan"), 10**400, 2**63):
-        with pytest.raises(InvalidQuery, match="a number that Pinecone does not accept"):
-            store.search(X, 1, filter={"$and": [{"a": {"$in": [1, number]}}]})
+    with pytest.raises(InvalidQuery, match="near"):
+        store.search(X, 1, filter={"$and": [{"a": {"$near": 1}}]})
     assert world.exchanges == []
 
 

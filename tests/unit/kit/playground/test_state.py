@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.playground.state import KNOBS, MOST_TURNS, PageState
+from qtmiddleware.kit.playground.state import MOST_TURNS, PageState
 
 KNOWN = ("raw", "rules", "rewrite", "combined")
 SHOWN = ("raw", "rules", "combined")
@@ -22,8 +22,8 @@ def read(address: str) -> PageState:
     return PageState.from_parameters(parameters, KNOWN, SHOWN)
 
 
-NAMES = st.sampled_from(["q", "tier", "user", "assistant", "x", *KNOBS])
-VALUES = st.text() | st.sampled_from(KNOWN) | st.integers(0, 20).map(lambda it: f"{it / 20:g}")
+NAMES = st.sampled_from(["q", "tier", "user", "assistant", "x"])
+VALUES = st.text() | st.sampled_from(KNOWN)
 
 
 @settings(deadline=None)
@@ -38,7 +38,7 @@ def test_every_address_is_a_state_whose_link_leads_to_the_same_state(
     assert again.list_parameters(SHOWN) == state.list_parameters(SHOWN)
     # Lone surrogates cannot stand in an address, and blank questions are not asked.
     if again.question == state.question and again.history == state.history:
-        assert (again.tiers, again.settings) == (state.tiers, state.settings)
+        assert again.tiers == state.tiers
 
 
 @pytest.mark.parametrize(

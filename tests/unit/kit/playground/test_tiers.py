@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Question, SystemAnswer
 from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.kit.playground.tiers import Tiers
@@ -19,13 +18,12 @@ from tests.support import playground_app as app
 from tests.support.retrieval_world import QUERY, scripted
 
 
-def ask(fn: Any, *names: str, question: str = QUERY, **settings: Any) -> dict[str, SystemAnswer]:
+def ask(fn: Any, *names: str, question: str = QUERY) -> dict[str, SystemAnswer]:
     """The results of the tiers in *names* (default: those that are shown) by name."""
     tiers = fn if isinstance(fn, Tiers) else Tiers(fn)
     state = PageState(
         question=question,
         tiers=names or tiers.shown,
-        settings=settings,
     )
     return {answer.system: answer for answer in asyncio.run(tiers.ask(state)).systems}
 
@@ -95,35 +93,15 @@ def test_a_function_that_fails_is_asked_once(fn: Any, error: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("fusion.method", "best"), ("topK", 2.5)],
-)
-def test_settings_that_are_not_valid_are_an_error(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=key):
-        ask(app.search, "off", **{key: value})
-
-
-@pytest.mark.parametrize(
     "name",
     ["off", "rules", "balanced", "decompose"],
 )
 def test_the_config_of_a_tier_gives_its_result(name: str) -> None:
     tiers = Tiers(app.search)
-    settings: dict[str, Any] = {
-        "keywordEvidence.weight": 0.7,
-        "topK": 3,
-    }
-    config = tiers.build_config(name, PageState(settings=settings))
     model = ScriptedModel(scripted)
-    found = (
-        qtm.QueryMiddleware(config, client=model)
-        .wrap(app.plain)
-        .retrieve(
-            QUERY,
-            3,
-        )
-    )
-    shown = ask(tiers, "off", name, **settings)[name].matches
+    middleware = qtm.QueryMiddleware(tiers.build_config(name), client=model)
+    found = middleware.wrap(app.plain).retrieve(QUERY)
+    shown = ask(tiers, "off", name)[name].matches
     assert [(it.id, it.fused_score) for it in found.matches] == [
         (it.id, it.fused_score) for it in shown
     ]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery
-from qtmiddleware.kit.stores.filters import DEEPEST, build_matcher
+from qtmiddleware.kit.stores.filters import build_matcher
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-1.5, 0.0, 1.0, 2.5])
 SCALARS = st.sampled_from(["", "x", "y", "1"]) | NUMBERS | st.booleans()
@@ -45,7 +45,6 @@ FILTERS = st.dictionaries(
         ({"a": {"$lte": 1}}, {"a": "0"}, False),
         ({"a": {"$lt": 5}}, {"a": float("nan")}, False),
         ({"a": {"$gte": 5}}, {"a": [1, 7]}, True),
-        ({"a": {"$exists": True}}, {"a": None}, False),
         ({"$or": [{"$and": [{"a": "x"}, {"b": 1}]}, {"c": 3}]}, {"a": "x", "b": 1}, True),
         ({"$and": [{"a": "x"}], "b": 1}, {"a": "x", "b": 2}, False),
         ({"a": "x"}, {"a": {"x": 1}}, False),
@@ -59,35 +58,24 @@ def test_metadata_meets_a_condition_as_pinecone_has_it(
     assert build_matcher(condition)(metadata) is met
 
 
-def nested(depth: int) -> dict[str, Any]:
-    return {"$and": [nested(depth - 1)]} if depth else {"a": 1}
-
-
 @pytest.mark.parametrize(
     ("condition", "told"),
     [
-        ({"a": {"$near": 1}}, r"an operator must be one of \$eq, \$ne, \$gt.* not '\$near'"),
-        ({"$not": {"a": 1}}, r"a name must be that of a field, \$and or \$or, not '\$not'"),
-        ({"$and": {"a": 1}}, r"\$and must be a list of one or more conditions, not dict"),
-        ({"$or": []}, r"\$or must be a list of one or more conditions, not list"),
-        ({"$or": ["a"]}, "a condition must be a mapping .*not str"),
-        ({"a": {"$gt": "1"}}, r"\$gt must be a number, not str"),
-        ({"a": {"$lte": True}}, r"\$lte must be a number, not bool"),
-        ({"a": {"$lt": float("nan")}}, r"\$lt must be a number"),
-        ({"a": {"$in": "x"}}, r"\$in must be a list .*not str"),
-        ({"a": {"$nin": [None]}}, r"\$nin must be a list of texts, numbers and booleans"),
-        ({"a": None}, r"\$eq must be a text, a number or a boolean, not null"),
-        ({"a": {"$exists": 1}}, r"\$exists must be true or false, not int"),
-        ({"a": {}}, "the field 'a' must be a value or .eq"),
-        ("a", "a condition must be a mapping"),
-        (nested(DEEPEST), "16 deep"),
+        ({"a": {"$near": 1}}, r"'\$near' of the field 'a' must be .*\$lte"),
+        ({"$not": {"a": 1}}, r"'\$not' must be a field, \$and or \$or"),
+        ({"$or": []}, r"\$or must be a list of one or more conditions"),
+        ({"$or": ["a"]}, "a condition must be a mapping"),
+        ({"a": {"$gt": "1"}}, r"'\$gt' of the field 'a' must be .*a number"),
+        ({"a": {"$lte": True}}, r"'\$lte' of the field 'a'"),
+        ({"a": {"$in": "x"}}, r"'\$in' of the field 'a' must be .*a list"),
+        ({"a": {"$nin": [None]}}, r"'\$nin' of the field 'a'"),
+        ({"a": None}, r"'\$eq' of the field 'a'"),
     ],
 )
 def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(
     condition: Any,
     told: str,
 ) -> None:
-    assert build_matcher(nested(DEEPEST - 1))({"a": 1})
     with pytest.raises(InvalidQuery, match=told) as caught:
         build_matcher(condition)
     assert caught.value.argument == "filter"
@@ -111,6 +99,5 @@ def test_of_an_operator_and_its_negation_exactly_one_is_met(
     for asked, negated in (
         ({"$eq": value}, {"$ne": value}),
         ({"$in": values}, {"$nin": values}),
-        ({"$exists": True}, {"$exists": False}),
     ):
         assert build_matcher({"a": asked})(metadata) != build_matcher({"a": negated})(metadata)
