@@ -19,6 +19,7 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.config import Config
 from qtmiddleware.kit.bulk import BulkReport, transform_file
 from qtmiddleware.kit.index.ingestion import Progress, ingest
+from qtmiddleware.kit.ray_data import connect_to_ray
 from tests.support.bulk_world import (
     RewritingService,
     make_questions,
@@ -35,12 +36,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def kill_worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A function that kills a process of this test's cluster that is at work, and returns its id."""
+@pytest.fixture(scope="module")
+def kill_worker() -> Iterator[Callable[[], int]]:
+    """A function that kills a process of this module's cluster that is at work."""
     mark = f"{MARK}={uuid4().hex}"
-    monkeypatch.setenv(*mark.split("="))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def kill() -> int:
         for folder in Path("/proc").glob("[0-9]*"):
@@ -55,7 +54,12 @@ def kill_worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
                 return int(folder.name)
         return 0
 
-    return kill
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(*mark.split("="))
+        environment.delenv("RAY_ADDRESS", raising=False)
+        # Starting a cluster takes longer than the tests.
+        with connect_to_ray():
+            yield kill
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ def test_ray_builds_the_index_of_this_process_although_a_worker_is_killed(
 ) -> None:
     lines = [
         json.dumps({"_id": str(at), "text": f"Bee {at} of the hive makes honey. " * 4})
-        for at in range(160)
+        for at in range(80)
     ]
     data = tmp_path / "bees.jsonl"
     data.write_text("\n".join(lines), encoding="utf-8")
@@ -101,7 +105,7 @@ def test_every_question_of_a_file_has_one_record_although_a_worker_is_killed(
     kill_worker: Callable[[], int], service: RewritingService, tmp_path: Path
 ) -> None:
     service.seconds = 0.1
-    questions = make_questions(80)
+    questions = make_questions(40)
     file = write_questions(tmp_path / "queries.jsonl", questions)
     config = Config.load(
         {

@@ -47,18 +47,6 @@ def hostile(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     return [{"id": HOSTILE, "score": 1.0, "text": HOSTILE, "metadata": {"title": HOSTILE}}]
 
 
-def huge(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-    """A function that returns far more than anybody can read."""
-    return [
-        {"id": str(it), "score": 1.0 / (it + 1), "text": "A sentence. " * 200_000}
-        for it in range(50)
-    ]
-
-
-def nothing(query: str) -> None:
-    """A function that returns nothing."""
-
-
 def hanging(query: str) -> list[dict[str, Any]]:
     """A function that never returns."""
     Path("started").touch()

@@ -1,10 +1,9 @@
-"""One ingest in a process of its own, which kills itself at a place it is told: ``FOLDER PLACE``."""
+"""One ingest in a process of its own, which kills itself at a place it is told."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,3 @@ def main(folder: str, place: str) -> None:
     world.ingest(embed=embed, progress=listen)
     # A timer that has not fired yet is too late.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

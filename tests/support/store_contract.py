@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
@@ -62,14 +61,6 @@ class StoreContract:
         store.write((), delete=[])
         assert store.count() == 3
 
-    def test_of_one_id_far_apart_in_a_write_the_last_stays(self, store: Any) -> None:
-        many = [(Passage(f"p{n}", ""), X) for n in range(1_700)]
-        store.write([(Passage("a", "first"), X), *many, (Passage("a", "last"), Y)])
-        assert [one["text"] for one in store.search(Y, 1)] == ["last"]
-        assert (len(store.search(X, 1_600)), store.count()) == (1_600, 1_701)
-        store.write((), delete=[passage.id for passage, _ in many])
-        assert ids(store.search(X, 9)) == ["a"]
-
     def test_a_bad_batch_is_refused_as_a_whole(self, store: Any) -> None:
         for metadata, vector in (({}, [1.0, 2.0]), ({}, [1.0, math.nan, 0.0]), ({"a": {1, 2}}, Y)):
             with pytest.raises(StoreError):
@@ -91,15 +82,6 @@ class StoreContract:
         found = [(one["id"], one["score"]) for one in store.search(X, 2)]
         assert found == [("x", 1.0), ("zero", 0.0)]
         assert [one["score"] for one in store.search([0.0] * 3, 2)] == [0.0, 0.0]
-
-    def test_threads_may_write_and_search_at_once(self, store: Any) -> None:
-        def work(number: int) -> int:
-            store.write((Passage(f"{number}-{part}", "word"), X) for part in range(5))
-            return len(store.search(X, 5))
-
-        with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(work, range(40))) == [5] * 40
-        assert store.count() == 200
 
     def test_every_store_has_an_identity_of_its_own(self, make_store: Callable[[], Any]) -> None:
         first, second = make_store().identity, make_store().identity
@@ -163,14 +145,6 @@ class StoreContract:
         ):
             with pytest.raises(StoreError, match="closed"):
                 use()
-
-    def test_the_vector_a_caller_asked_with_is_left_as_it_is(self, store: Any) -> None:
-        import numpy as np
-
-        asked = np.array([3.0, 4.0, 0.0], dtype=np.float32)
-        store.write([(Passage("a", ""), asked)])
-        assert [one["score"] for one in store.search(asked, 1)] == [1.0]
-        assert asked.tolist() == [3.0, 4.0, 0.0]
 
     def test_ids_texts_and_metadata_come_back_as_they_went(self, store: Any) -> None:
         rows = st.lists(

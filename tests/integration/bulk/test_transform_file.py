@@ -23,7 +23,6 @@ from tests.support.bulk_world import (
     write_questions,
 )
 from tests.support.command_line import Ended, read_plain_environment
-from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
@@ -159,36 +158,6 @@ def test_a_second_run_on_one_output_is_refused(
     service.released.set()
     running.communicate(timeout=200)
     assert (running.returncode, len(read_records(tmp_path / "out.jsonl"))) == (0, 3)
-
-
-def test_a_full_disk_ends_the_run_and_costs_nothing_that_is_done(
-    transform: Run,
-    service: RewritingService,
-    tmp_path: Path,
-) -> None:
-    write_questions(tmp_path / "queries.jsonl", make_questions(300))
-    # The system refuses what goes beyond so many kilobytes a file, as it does beyond a disk's end.
-    command = ["bash", "-c", 'ulimit -f 64; exec "$@"', "-", *PROGRAM, *TRANSFORM, *LIMITS]
-    environment = {**read_plain_environment(), "QTM_LLM_BASE_URL": service.url}
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, timeout=200, check=False
-    )
-    assert ended.returncode == 1, ended.stderr
-    assert b"out.jsonl cannot be written: File too large" in ended.stderr
-    assert 50 < (tmp_path / "out.jsonl").read_bytes().count(b"\n") < 300
-    assert transform().code == 0
-    assert len({it["id"] for it in read_records(tmp_path / "out.jsonl")}) == 300
-
-
-def test_a_terminal_sees_how_far_it_is(service: RewritingService, tmp_path: Path) -> None:
-    service.seconds = 0.1
-    write_questions(tmp_path / "queries.jsonl", make_questions(40))
-    options = (*TRANSFORM, *LIMITS, "--concurrency", "2")
-    environment = {**read_plain_environment(), "QTM_LLM_BASE_URL": service.url}
-    with Terminal(*options, folder=tmp_path, environ=environment) as terminal:
-        terminal.wait_for("transforming", "/40", seconds=150)
-        terminal.wait_for("40 questions: 40 transformed", seconds=150)
-        assert terminal.ended(150) == 0
 
 
 def test_a_run_that_is_killed_ten_times_loses_nothing_and_asks_little_twice(

@@ -6,19 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.kit.index.retriever import open_retriever
 from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
-from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
 DOCUMENTS = {
@@ -111,25 +107,6 @@ def test_another_embedding_model_than_the_indexs_is_an_error_with_both_names(
         qm.answer(QUESTION)
 
 
-def test_top_k_of_the_config_is_what_a_search_returns(config: dict[str, Any]) -> None:
-    config["topK"] = 1
-    qtm.ingest(config=config, embedder=numbers)
-    for hybrid, count in ({}, 1), ({"hybrid": {"enabled": True, "searchTopK": 2}}, 2):
-        with qtm.QueryMiddleware(config | hybrid, embedder=numbers) as qm:
-            assert len(qm.retriever(QUESTION)) == count
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"indexPath": "x"}, {"embeddingModel": "x"}, {"store": "memory"}, {"hybrid": True}],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_what_is_opened_once_cannot_be_changed_by_one_call(changed: dict[str, Any]) -> None:
-    wrapped = qtm.middleware(lambda query, top_k=1: [])
-    with pytest.raises(ConfigError, match="cannot be set for one call"):
-        wrapped.retrieve(QUESTION, config=changed)
-
-
 @pytest.mark.parametrize("given", [42, "all-MiniLM-L6-v2"])
 def test_what_cannot_embed_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match="embedder"):
@@ -194,21 +171,3 @@ def test_passages_and_questions_are_embedded_each_by_their_own_method(
         assert qm.retriever.retrieve(QUESTION, top_k=3).matches[0].id == "lamp.md#0"
     assert embeddings.questions == [QUESTION]
     assert set(embeddings.passages) == {*DOCUMENTS.values(), "dimension"}
-
-
-def test_an_embedders_connections_are_closed_with_the_kit_unless_it_was_given(
-    httpserver: HTTPServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = EmbeddingsServer(httpserver)
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    closed: list[openai.OpenAI] = []
-    really = openai.OpenAI.close
-    monkeypatch.setattr(openai.OpenAI, "close", lambda it: (closed.append(it), really(it)))
-    settings = Settings(store=StoreSettings(kind="memory"), embedding_model="openai/tiny")
-    open_retriever(settings).close()
-    assert len(closed) == 1
-    given_embedder = OpenAIEmbedder("tiny")
-    open_retriever(settings, embedder=given_embedder).close()
-    assert len(closed) == 1
-    given_embedder.close()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pinecone
 import pytest
 
 from qtmiddleware.config.settings import StoreSettings
@@ -150,29 +148,3 @@ def test_without_an_index_the_key_of_the_config_is_named() -> None:
     with pytest.raises(ConfigError, match=r"store\.index") as caught:
         opened()
     assert caught.value.path == "store.index"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_makes_a_client_of_its_own(
-    world: PineconeWorld,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    makers, make = list[int](), pinecone.Pinecone
-
-    def made(**options: Any) -> Any:
-        makers.append(os.getpid())
-        return make(**options)
-
-    monkeypatch.setattr(pinecone, "Pinecone", made)
-    with opened(index="passages") as store:
-        store.write([(Passage("a", "apple"), X)])
-        child = os.fork()
-        if not child:
-            try:
-                found = [one["text"] for _ in range(2) for one in store.search(X, 1)]
-                is_new = makers == [os.getppid(), os.getpid()]
-                os._exit(0 if is_new and found == ["apple"] * 2 else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert (store.count(), makers) == (1, [os.getpid()])

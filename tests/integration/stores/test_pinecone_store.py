@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from pinecone import AsyncIndex
 
 from qtmiddleware.errors import InvalidQuery, StoreError
 from qtmiddleware.kit.stores.pinecone import PineconeStore
@@ -91,18 +90,6 @@ def test_the_default_namespace_goes_by_several_names(
     assert (ids(other.search(X, 5)), other.count(), other.identity) == (["a"], 1, store.identity)
 
 
-@pytest.mark.parametrize("namespace", ["two words", "a/b?c#d&e", "x" * 512])
-def test_a_namespace_may_have_any_name_that_pinecone_takes(
-    world: PineconeWorld,
-    store: PineconeStore,
-    namespace: str,
-) -> None:
-    other = opened(world, namespace=namespace)
-    other.write([(Passage("a", ""), X)])
-    assert (other.count(), store.count()) == (1, 0)
-    assert opened(world, namespace=namespace).identity == other.identity != store.identity
-
-
 def test_a_write_sends_only_what_there_is_and_removes_last_what_was_not_written(
     world: PineconeWorld,
     store: PineconeStore,
@@ -154,15 +141,6 @@ def test_a_bad_passage_is_refused_by_name_and_nothing_is_sent(
     assert world.exchanges == []
 
 
-def test_as_many_are_asked_for_as_pinecone_gives(
-    world: PineconeWorld,
-    store: PineconeStore,
-) -> None:
-    assert store.search(X, 20_000) == store.search(X, 0) == store.search(X, -1) == []
-    (sent,) = world.sent("/query")
-    assert (sent["topK"], sent["includeMetadata"], sent["includeValues"]) == (10_000, True, False)
-
-
 def test_greater_is_better_for_euclidean_distances_too(world: PineconeWorld) -> None:
     world.add_index("distances", dimension=3, metric="euclidean")
     store = opened(world, "distances")
@@ -178,12 +156,6 @@ def test_a_given_index_stays_open_and_no_key_shows(world: PineconeWorld) -> None
         assert "127.0.0.1" in repr(store)
         assert API_KEY not in repr(store)
     assert index.query(vector=X, top_k=1).matches[0].id == "a"
-
-
-async def test_an_async_index_is_refused(world: PineconeWorld) -> None:
-    async with AsyncIndex(host=world.host("passages"), api_key=API_KEY, ssl_verify=False) as index:
-        with pytest.raises(StoreError, match="async"):
-            PineconeStore(index, embedding_model="a-model", dimension=3)
 
 
 def test_an_index_of_another_dimension_or_kind_is_refused(world: PineconeWorld) -> None:

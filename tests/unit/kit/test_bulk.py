@@ -13,7 +13,7 @@ import pytest
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit import bulk
-from qtmiddleware.kit.bulk import CALL_SECONDS, BulkReport, transform_file
+from qtmiddleware.kit.bulk import BulkReport, transform_file
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.types import Deadline
 
@@ -206,17 +206,3 @@ def test_a_dead_service_stops_the_run_and_a_question_that_always_fails_does_not(
     report = run(tmp_path, ["Why?", "Who?"], model)
     assert report.failed == {"timeout": 1}
     assert [row["query"] for row in records(tmp_path)] == ["Who?"]
-
-
-@pytest.mark.parametrize(
-    ("limits", "seconds"), [({}, CALL_SECONDS), ({"llmTimeoutMs": 5_000}, 5.0)]
-)
-def test_a_call_has_a_minute_unless_the_config_says_otherwise(
-    tmp_path: Path,
-    limits: dict[str, int],
-    seconds: float,
-) -> None:
-    model = Rewriting()
-    config = Config.load({"transformationType": "rewrite", "limits": limits}, environ={})
-    run(tmp_path, ["Why?"], model, config)
-    assert seconds - 4 < model.seconds[0] <= seconds

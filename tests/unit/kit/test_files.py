@@ -57,12 +57,6 @@ def test_what_is_made_is_its_owners_alone_and_what_was_there_stays(
     assert Path("log").read_bytes() == b"one\ntwo\n"
 
 
-def test_a_file_in_the_way_of_a_folder_is_an_os_error(victim: Path) -> None:
-    for place in (victim, victim / "inside"):
-        with pytest.raises(OSError, match="victim"):
-            make_private_folders(place)
-
-
 def test_what_is_to_be_shared_is_as_readable_as_other_files_or_as_before(
     tmp_path: Path,
     umask: int,
@@ -104,40 +98,6 @@ def test_a_link_that_is_put_there_at_the_last_moment_is_not_written_through(
         monkeypatch.setattr(f"qtmiddleware.{module}.files.refuse_link", lambda path: None)
     with pytest.raises(OSError, match="link"):
         write(tmp_path / "link", b"new")
-
-
-@pytest.mark.skipif(not hasattr(os, "fchmod"), reason="permissions are set by name there")
-def test_permissions_are_handed_on_to_the_file_that_was_written_alone(
-    tmp_path: Path,
-    victim: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "file").write_text("old")
-    (tmp_path / "file").chmod(0o666)
-    sync = os.fsync
-
-    def swap(descriptor: int) -> None:
-        sync(descriptor)
-        (draft,) = tmp_path.glob(".*.tmp")
-        draft.unlink()
-        draft.symlink_to(victim)
-
-    monkeypatch.setattr(os, "fsync", swap)
-    replace_file(tmp_path / "file", b"new")
-
-
-def test_what_was_planted_at_the_name_of_the_draft_is_not_written_through(
-    tmp_path: Path,
-    victim: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Nobody can guess the name; were it known, nothing would come of it.
-    monkeypatch.setattr("qtmiddleware.kit.files.secrets.token_hex", lambda _: "known")
-    for plant in (Path.symlink_to, Path.hardlink_to):
-        plant(tmp_path / ".known.tmp", victim)
-        with pytest.raises(FileExistsError):
-            replace_file(tmp_path / "report", b"new")
-        (tmp_path / ".known.tmp").unlink(missing_ok=True)
 
 
 def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
@@ -179,14 +177,3 @@ def test_what_is_no_context_is_none(reply: Reply, reason: str) -> None:
         parse_context(ASKED, reply)
     assert raised.value.reason == reason
     assert "hives" not in str(raised.value)
-
-
-@given(st.text(max_size=2000))
-def test_any_reply_gives_one_line_or_a_model_error(text: str) -> None:
-    try:
-        context = parse_context(ASKED, Reply(text))
-    except ModelError:
-        return
-    assert context.strip() == context != ""
-    assert "\n" not in context
-    assert len(context.encode().decode()) <= MOST_CHARS

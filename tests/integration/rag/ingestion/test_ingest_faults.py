@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import closing, suppress
@@ -21,10 +22,10 @@ from hypothesis import strategies as st
 from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.index import sources
 from qtmiddleware.kit.stores import SQLiteStore
+from tests.support.ingest_worker import main
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 
 pytestmark = pytest.mark.thorough
-ROOT = Path(__file__).parents[4]
 
 
 class Interrupted(BaseException):
@@ -70,25 +71,6 @@ def test_a_write_that_was_broken_off_is_completed_without_embedding(
     assert world.ingest(embed=embed).written > 0
     assert (embed.calls, caplog.text) == (0, "")
     assert world.passages() == world.clean()
-
-
-@pytest.mark.parametrize("place", ["before", "half", "after"])
-def test_a_document_is_one_version_of_itself_whatever_it_became_after_a_broken_write(
-    world: World,
-    place: str,
-) -> None:
-    world.ingest()
-    old = world.passages()
-    world.write("alpha.txt", SENTENCES["alpha"].upper())
-    new = world.clean()
-    tear(world, place)
-    if place != "half":
-        world.write("alpha.txt", b"\x00" * 10)
-        world.ingest()
-        assert world.passages() in (old, new)
-    world.write("alpha.txt", SENTENCES["alpha"])
-    world.ingest()
-    assert world.passages() == old
 
 
 def test_a_document_that_changes_while_it_is_read_is_read_again_by_the_next_run(
@@ -170,12 +152,18 @@ def test_whatever_happened_before_the_index_is_that_of_a_first_ingest(actions: l
 # --- killed processes
 
 
-def run_killed(world: World, place: str) -> int:
+# A process that has imported everything forks itself, so that each run starts at once.
+PROCESSES = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+PROCESSES.set_forkserver_preload(["tests.support.ingest_worker"])
+
+
+def run_killed(world: World, place: str) -> int | None:
     """The exit code of an ingest in a process that kills itself at *place*."""
-    command = [sys.executable, "-m", "tests.support.ingest_worker", str(world.folder), place]
-    ended = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, timeout=200, check=False)
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr.decode()
-    return ended.returncode
+    process = PROCESSES.Process(target=main, args=(str(world.folder), place))
+    process.start()
+    process.join(200)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode
 
 
 @pytest.fixture

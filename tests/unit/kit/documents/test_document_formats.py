@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from pathlib import Path
@@ -12,7 +11,6 @@ import docx
 import pytest
 from docx.oxml import OxmlElement
 from docx.oxml.ns import qn
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 
@@ -59,24 +57,6 @@ CELLS = st.text(
     max_size=12,
 )
 ROWS = st.lists(st.lists(CELLS, min_size=2, max_size=5), min_size=1, max_size=8)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=ROWS, mark=st.sampled_from(",;\t"))
-def test_every_value_of_a_csv_or_json_is_in_the_text_of_its_row_or_record(
-    read: Any,
-    rows: list[list[str]],
-    mark: str,
-) -> None:
-    file = io.StringIO()
-    csv.writer(file, delimiter=mark, quoting=csv.QUOTE_ALL).writerows(rows)
-    records = [{"a": row[0], "b": {"c": row[1:], "d": [{"e": row[-1]}]}} for row in rows]
-    for name, content in (("row", file.getvalue()), ("record", json.dumps(records))):
-        found = dict.fromkeys(range(1, len(rows) + 1), "")
-        for text, place in read("a.csv" if name == "row" else "a.json", content):
-            found[place[name]] += text
-        for number, row in enumerate(rows, 1):
-            assert all(cell in found[number] for cell in row)
 
 
 def test_each_record_of_json_is_a_paragraph_that_names_its_values(read: Any) -> None:

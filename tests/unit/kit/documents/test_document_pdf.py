@@ -27,10 +27,6 @@ def test_pages_come_one_by_one_with_their_numbers(read: Any) -> None:
     ]
 
 
-LETTERS = b"4 beginbfchar <41> <0000> <42> <D800> <43> <D83DDC4D> <44> <0044> endbfchar"
-CODES = b"1 begincodespacerange <00> <FF> endcodespacerange"
-
-
 @pytest.mark.parametrize(
     ("made", "text"),
     [
@@ -46,19 +42,10 @@ CODES = b"1 begincodespacerange <00> <FF> endcodespacerange"
             ),
             "eficientflow",
         ),
-        # A font may say that its letters are control characters, or half of a character.
-        (
-            pdf(
-                [content("DABCD")],
-                font=HELVETICA.replace(b"/Encoding", b"/ToUnicode 6 0 R /Encoding"),
-                more=[stream(CODES + b"\n" + LETTERS)],
-            ),
-            "D\ufffd👍D",
-        ),
     ],
-    ids=["layout", "ligatures", "no characters"],
+    ids=["layout", "ligatures"],
 )
-def test_what_is_no_text_is_dropped_and_ligatures_are_spelled_out(
+def test_hidden_signs_are_dropped_and_ligatures_are_spelled_out(
     read: Any,
     made: bytes,
     text: str,

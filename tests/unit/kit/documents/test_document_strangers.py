@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents import Converter, Piece, pieces, read_document
@@ -60,19 +58,6 @@ def test_a_word_file_cut_off_anywhere_is_damaged(reason: Any, tmp_path: Path) ->
     whole = write_word_file(tmp_path).read_bytes()
     for share in (0.1, 0.99):
         assert reason("b.docx", whole[: int(len(whole) * share)]) == "damaged"
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.text(
-        st.characters(exclude_categories=["Cs"]) | st.sampled_from('<>/"&[]{},:;|=- \n\t'),
-        max_size=300,
-    )
-)
-@pytest.mark.parametrize("ending", [".csv", ".json", ".jsonl", ".html"])
-def test_any_text_is_read_or_named_as_unreadable(read: Any, ending: str, text: str) -> None:
-    with suppress(UnreadableDocument):
-        assert "".join(piece for piece, _ in read(f"a{ending}", text)).strip()
 
 
 def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(
@@ -160,12 +145,6 @@ def test_a_long_name_or_title_makes_no_large_text_of_a_small_file(read: Any) -> 
     values = ",".join(f'"{number}": 1' for number in range(1_000))
     found = read("a.json", '{"' + "k" * 100_000 + '": {' + values + "}}")
     assert sum(len(text) for text, _ in found) < 200_000
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(sys.platform != "linux", reason="no process is held to a limit of memory")
-def test_a_file_of_nothing_but_brackets_takes_too_much_memory(reason: Any) -> None:
-    assert reason("a.json", b"[" + b"[]," * (40 << 20) + b"[]]") == "too large"
 
 
 # --- the process they are read in
@@ -273,13 +252,3 @@ def test_a_module_in_the_working_folder_is_not_imported(
     monkeypatch.setattr(sys, "path", [it for it in sys.path if it])
     assert read_document(path)
     assert not (tmp_path / "planted").exists()
-
-
-def test_a_link_is_not_followed_unless_it_is_named(tmp_path: Path, converter: Converter) -> None:
-    for ending in (".csv", ".txt"):
-        link = tmp_path / f"link{ending}"
-        (tmp_path / f"a{ending}").write_text("a,b\n")
-        link.symlink_to(tmp_path / f"a{ending}")
-        with pytest.raises(UnreadableDocument, match="cannot be opened"):
-            read_document(link, follow_link=False, converter=converter)
-        assert read_document(link, converter=converter)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from threading import Barrier, Event, current_thread
@@ -312,19 +311,6 @@ def test_a_store_without_a_word_search_is_refused_unless_words_count_nothing() -
     assert ids(HybridSearch(Wordless(), EMBEDDER, options=weighing(1.0, 0.0))("q")) == ["a"]
 
 
-def test_the_time_of_embedding_within_a_hybrid_search_is_a_stage_too(store: MemoryStore) -> None:
-    def embed_slowly(texts: Sequence[str]) -> list[list[float]]:
-        time.sleep(0.02)
-        return [[0.6, 0.8, 0.0] for _ in texts]
-
-    config = {"transformationType": "rewrite"}
-    qm = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "illness of Jaco"}))
-    search = HybridSearch(store, CallableEmbedder(embed_slowly, dimension=3))
-    embeds = [it for it in qm.wrap(search).retrieve(QUERY).trace.stages if it.name == "embed"]
-    assert sorted(it.detail for it in embeds) == ["original", "variants"]
-    assert min(it.ms for it in embeds) >= 20
-
-
 # --- threads ---------------------------------------------------------------------------------------
 
 
@@ -332,29 +318,6 @@ def rewriting(**limits: int) -> qtm.QueryMiddleware:
     limits = {"llmTimeoutMs": 20_000, "deadlineMs": 30_000, **limits}
     config = {"transformationType": "rewrite", "limits": limits}
     return qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
-
-
-def test_beside_the_original_the_word_search_takes_a_thread_of_the_middleware() -> None:
-    release, used = Event(), list[int]()
-
-    def search_words(query: str, top_k: int) -> Any:
-        used.append(qm.health().threads.in_use)
-        # The original's own has the other one.
-        if len(used) > 1:
-            release.wait(10)
-        return hits(("b", 7.0), ("a", 3.0))(query, top_k)
-
-    # With one place, nothing is beside the original's own search.
-    qm = rewriting(maxConcurrency=1)
-    search = Hybrid(hits(("a", 0.9), ("b", 0.8)), search_words, patience=0.2)
-    retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY, top_k=2)
-    threads = qm.health().threads
-    release.set()
-    assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
-    assert retrieval.status == "full"
-    # One for the variant's search, one for the words of it, which are late.
-    assert max(used) == 2
-    assert (threads.in_use, threads.given_up) == (1, 1)
 
 
 def test_if_the_middleware_has_no_thread_left_vectors_alone_are_searched(

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, database, sqlite
+from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
 from qtmiddleware.protocols import Passage
 from tests.support.store_contract import TEXT, StoreContract, X, Y, Z, ids
 from tests.support.waiting import PATIENCE
@@ -77,22 +77,6 @@ def test_passages_that_fail_half_way_leave_all_as_it_was(store: Any) -> None:
     assert [(one["id"], one["text"]) for one in store.search(X, 9)] == [("p0", "old"), ("x", "old")]
 
 
-def test_searches_see_the_old_state_while_the_passages_of_a_write_are_made(store: Any) -> None:
-    seen = []
-
-    def make() -> Iterator[tuple[Passage, list[float]]]:
-        for number in range(3):
-            yield from ((Passage(f"{number}-{n}", "new"), X) for n in range(600))
-            search = pool.submit(lambda: (ids(store.search(X, 5)), store.count()))
-            seen.append(search.result(timeout=PATIENCE))
-
-    store.write([(Passage("a", "old"), X)])
-    with ThreadPoolExecutor(1) as pool:
-        store.write(make(), delete=["a"])
-    assert seen == [(["a"], 1)] * 3
-    assert store.count() == 1_800
-
-
 def test_readers_see_the_state_before_a_write_or_after_it_and_nothing_between(store: Any) -> None:
     def write(number: int) -> None:
         metadata = [{"state": number, "even": n % 2 == 0} for n in range(20)]
@@ -117,24 +101,6 @@ def test_readers_see_the_state_before_a_write_or_after_it_and_nothing_between(st
         finally:
             done.set()
         assert [reader.result() for reader in readers] == [{(20, 1)}, {(10, 1)}]
-
-
-def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupted(text: str) -> str:
-        if "second" in text:
-            raise KeyboardInterrupt
-        return text
-
-    monkeypatch.setattr(sqlite, "extract_index_words", interrupted)
-    with open_store(path) as store:
-        with pytest.raises(KeyboardInterrupt):
-            store.write([(Passage("a", "the first"), X), (Passage("b", "the second"), X)])
-        assert store.count() == 0
-        store.write([(Passage("a", "the first"), X)])
-        assert store.count() == 1
 
 
 # --- words
@@ -307,12 +273,6 @@ def test_another_embedding_model_is_refused_naming_both(
         open_store(path, model=model, dimension=dimension)
 
 
-def test_a_path_below_a_file_is_refused(path: Path) -> None:
-    path.write_text("")
-    with pytest.raises(StoreError, match="cannot be used"):
-        open_store(path / "index")
-
-
 VIEW = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
     SELECT i AS row, CAST(i AS TEXT) AS id, zeroblob(12) AS vector, '' AS text, '{}' AS metadata FROM n"""
 
@@ -338,34 +298,6 @@ def test_a_file_that_somebody_else_has_changed_is_named_and_left_as_it_is(
     with pytest.raises(StoreError, match=r"index\.sqlite cannot be used: .*delete it and ingest"):
         open_store(path)
     assert path.read_bytes() == before
-
-
-def test_many_readers_hinder_each_other_in_nothing(path: Path) -> None:
-    with open_store(path) as store:
-        store.write([(Passage(str(n), ""), X) for n in range(50)])
-        with ThreadPoolExecutor(16) as pool:
-            assert set(pool.map(lambda _: len(store.search(X, 100)), range(200))) == {50}
-
-
-def test_a_row_that_was_removed_never_lends_its_place_to_another(path: Path) -> None:
-    with open_store(path) as store:
-        for n in range(5):
-            store.write([(Passage(f"new{n}", "", {"n": n}), Y)], delete=[f"new{n - 1}"])
-            assert (
-                ids(store.search(Y, 3)) == ids(store.search(Y, 3, filter={"n": n})) == [f"new{n}"]
-            )
-
-
-def test_a_writer_that_waited_in_vain_for_another_says_so(path: Path) -> None:
-    open_store(path).close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with (
-            pytest.raises(StoreError, match="another process is writing"),
-            database.explain_errors("the index"),
-            closing(database.connect(str(path), busy_seconds=0)) as connection,
-        ):
-            connection.execute("BEGIN IMMEDIATE")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the size of files is limited by a call of POSIX")
@@ -414,16 +346,3 @@ def test_parent_and_child_write_and_see_what_the_other_wrote_after_a_fork(path: 
         store.write([(Passage("again", "three"), X)])
     with open_store(path) as store:
         assert ids(store.search(X, 9)) == ["again", "parent", "child"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_closed_store_stays_closed_in_a_child(path: Path) -> None:
-    store = open_store(path)
-    store.close()
-
-    def work() -> bool:
-        with pytest.raises(StoreError, match="it is closed"):
-            store.count()
-        return True
-
-    assert in_child(work)
