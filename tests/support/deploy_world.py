@@ -77,14 +77,6 @@ class Process:
         assert self.running.stdout is not None
         return self.running.stdout.readline().strip() or self.complaints
 
-    def freeze(self) -> None:
-        """Stop the process where it is; returns when it has stopped."""
-        self.running.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.running.pid, os.WSTOPPED)
-
-    def thaw(self) -> None:
-        self.running.send_signal(signal.SIGCONT)
-
     @property
     def complaints(self) -> str:
         return self._complaints.read_text("utf-8")

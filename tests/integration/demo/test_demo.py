@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
 
 import pytest
 
 from qtmiddleware.kit.demo import load_dataset, load_recorded_model
-from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import (
     TOP_K,
     USUAL,
@@ -27,24 +25,10 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    data, model = load_dataset(), find_embedder("all-MiniLM-L6-v2")
-    # Most systems search the same texts.
-    embedded = cache(lambda text: model.embed([text])[0])
-    embedder = CallableEmbedder(
-        lambda texts: list(map(embedded, texts)), name=model.name, dimension=model.dimension
-    )
-    with open_index(
-        data,
-        tmp_path_factory.mktemp("demo"),
-        embedder,
-    ) as store:
-        system = index_system(
-            store,
-            embedder,
-            load_recorded_model(),
-            top_k=TOP_K,
-        )
+def comparison(tmp_path_factory: pytest.TempPathFactory, embedder: CallableEmbedder) -> Comparison:
+    data = load_dataset()
+    with open_index(data, tmp_path_factory.mktemp("demo"), embedder) as store:
+        system = index_system(store, embedder, load_recorded_model(), top_k=TOP_K)
         return measure_systems(system, data, chosen(USUAL))
 
 

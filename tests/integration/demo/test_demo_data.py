@@ -13,11 +13,11 @@ from typing import Any, Final
 import pytest
 
 from qtmiddleware.kit.demo import EXAMPLES, has_recording, load_dataset, load_recorded_model
-from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation.bench import open_index
 from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.kit.playground.view import build_cards, compare_places
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 FOLDER: Final = files("qtmiddleware") / "kit" / "demo" / "data"
@@ -96,42 +96,23 @@ def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passag
 
 
 @pytest.mark.parametrize("folder", EXAMPLES)
-def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> None:
+def test_an_example_shows_what_its_kind_says(
+    folder: str, tmp_path: Path, embedder: CallableEmbedder
+) -> None:
     data, model = load_dataset(folder), load_recorded_model(folder)
-    kinds = ["gains", "loses", "code", "conversation", "nothing found", "typo"]
-    assert [*EXAMPLES[folder]] == kinds
-    assert not has_recording(
-        model,
-        "a question that nobody has asked",
-        (),
-    )
-    embedder = find_embedder("all-MiniLM-L6-v2")
-    parts: Any = {"client": model, "embedder": embedder}
+    assert not has_recording(model, "a question that nobody has asked", ())
+    options: Any = {"client": model, "embedder": embedder}
     with (
         open_index(data, tmp_path, embedder) as store,
-        QueryMiddleware(
-            {"topK": 5},
-            store=store,
-            **parts,
-        ) as middleware,
+        QueryMiddleware({"topK": 5}, store=store, **options) as middleware,
     ):
-        tiers = Tiers(
-            middleware.retriever,
-            has_recorded_reply=lambda *_: True,
-        )
+        tiers = Tiers(middleware.retriever, has_recorded_reply=lambda *_: True)
         for kind, id_ in EXAMPLES[folder].items():
             (question,) = data.only({id_}).questions
-            assert has_recording(
-                model,
-                question.text,
-                question.history,
-            )
+            assert has_recording(model, question.text, question.history)
             best = max(data.qrels[id_].values())
             answers = [id_ for id_, grade in data.qrels[id_].items() if grade == best > 0]
-            asked: Any = {
-                "question": question.text,
-                "history": question.history,
-            }
+            asked: Any = {"question": question.text, "history": question.history}
             state = PageState(tiers=tiers.shown, **asked)
             cards = build_cards(asyncio.run(tiers.ask(state)), tiers, answers)
             ways = [compare_places(card, cards[0]) for card in cards]

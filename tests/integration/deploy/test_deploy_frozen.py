@@ -1,4 +1,4 @@
-"""A process like one of AWS Lambda: reused, frozen and thawed, on a read-only file system."""
+"""A process like one of AWS Lambda: reused, on a read-only file system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final
 import pytest
 
 from tests.support.deploy_world import IDS, QUESTION, Process, running
-from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.thorough
 
@@ -57,17 +56,3 @@ def test_a_reused_process_answers_on_a_read_only_file_system_without_a_home(
     assert is_full(function.ask(QUESTION))
     assert is_full(function.ask("Which dog does Jaco like?"))
     assert function.complaints == ""
-
-
-def test_a_process_frozen_while_the_model_thinks_answers_after_it_was_thawed(
-    function: Process, house: ModelServer
-) -> None:
-    house.asked.clear()
-    house.holds = True
-    function.tell(f"{QUESTION} And meanwhile?")
-    assert house.asked.wait(30)
-    function.freeze()
-    house.holds = False
-    house.released.set()
-    function.thaw()
-    assert is_full(function.hear())

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 from pytest_httpserver import HTTPServer
 
@@ -18,7 +14,6 @@ from tests.support.deploy_world import environment, running
 from tests.support.many_workers import WORKERS, Service, Worker, transform, write_service
 from tests.support.model_server import ModelServer
 from tests.support.redis_world import RedisServer
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -98,32 +93,3 @@ def test_what_one_worker_asked_the_others_read_in_redis(
         check_shape(workers[-1], question, answer)
         # Whichever worker answers, it is the same answer.
         assert all(worker.search(question) == answer for worker in workers)
-
-
-def test_only_the_requests_of_a_killed_worker_fail_and_another_takes_its_place(
-    service: Service, workers: list[Worker], model: ModelServer
-) -> None:
-    (known,) = new_questions(1)
-    answer = workers[0].search(known)
-    calls, model.holds = len(model.bodies), True
-    with ThreadPoolExecutor(WORKERS) as pool:
-        waiting = [
-            pool.submit(it.search, question)
-            for it, question in zip(workers, new_questions(4), strict=True)
-        ]
-        wait_until(lambda: len(model.bodies) == calls + WORKERS)
-        os.kill(workers[0].pid, signal.SIGKILL)
-        with pytest.raises(httpx.TransportError):
-            waiting[0].result(PATIENCE)
-        model.released.set()
-        assert [it.result(PATIENCE)["status"] for it in waiting[1:]] == ["full"] * (WORKERS - 1)
-    model.holds = False
-    asked = len(model.bodies)
-    others = service.connect()
-    assert workers[0].pid not in {it.pid for it in others}
-    (fresh,) = [it for it in others if it.pid not in {worker.pid for worker in workers}]
-    # It remembers nothing, and reads what its predecessor asked.
-    assert fresh.search(known) == answer
-    assert len(model.bodies) == asked
-    for worker in others:
-        worker.close()

@@ -10,10 +10,9 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings, StoreSettings
-from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.index.retriever import open_retriever
 from qtmiddleware.kit.stores import MemoryStore
-from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
@@ -96,21 +95,6 @@ def test_without_an_index_it_says_how_to_make_one(config: dict[str, Any]) -> Non
     with qtm.QueryMiddleware(config) as qm, pytest.raises(StoreError, match="qtm ingest"):
         qm.answer(QUESTION)
     assert not Path(config["indexPath"]).exists()
-
-
-def test_another_embedding_model_than_the_indexs_is_an_error_with_both_names(
-    config: dict[str, Any],
-) -> None:
-    qtm.ingest(config=config, embedder=CallableEmbedder(numbers, name="lengths"))
-    told = r"lengths.*all-MiniLM-L6-v2"
-    with qtm.QueryMiddleware(config) as qm, pytest.raises(StoreError, match=told):
-        qm.answer(QUESTION)
-
-
-@pytest.mark.parametrize("given", [42, "all-MiniLM-L6-v2"])
-def test_what_cannot_embed_is_refused(given: Any) -> None:
-    with pytest.raises(ConfigError, match="embedder"):
-        open_retriever(IN_MEMORY, embedder=given)
 
 
 async def number_later(texts: Sequence[str]) -> list[list[float]]:

@@ -96,26 +96,6 @@ def test_questions_are_read_as_people_keep_them(
     assert sorted(found, key=lambda row: row["id"]) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "reason"),
-    [
-        ("q.jsonl", b'{"query": "a"}\n{"query', "line 2: is not JSON"),
-        ("q.txt", b"a" * 9_000, "question 1 of .* has"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_refused_before_anything_is_asked(
-    tmp_path: Path,
-    name: str,
-    data: bytes,
-    reason: str,
-) -> None:
-    (tmp_path / name).write_bytes(data)
-    model = Rewriting()
-    with pytest.raises(ValueError, match=reason):
-        transform_file(tmp_path / name, tmp_path / "out.jsonl", config=CONFIG, client=model)
-    assert model.asked == []
-
-
 @pytest.mark.parametrize("tail", [b'{"id": "3", "qu', b"{", b""])
 def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut_off(
     tmp_path: Path,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
+from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.index.ingestion import Progress, ingest
 from qtmiddleware.kit.stores import MemoryStore
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
@@ -117,22 +117,6 @@ def test_a_data_path_without_documents_changes_nothing(world: World, tmp_path: P
     with pytest.raises(ConfigError):
         world.ingest()
     assert world.passages() == before
-
-
-@pytest.mark.parametrize(
-    "embed",
-    [
-        lambda texts: hashed(texts)[:-1],
-        lambda texts: [[float("nan")] * DIMENSION for _ in texts],
-        lambda texts: [[1e300] * DIMENSION for _ in texts],
-    ],
-)
-def test_vectors_that_are_not_sound_are_refused_and_not_kept(world: World, embed: Any) -> None:
-    with pytest.raises(EmbeddingError):
-        world.ingest(embed=embed)
-    assert world.ids() == set()
-    world.ingest()
-    assert world.passages() == world.clean()
 
 
 def test_progress_and_log_lines_have_counts_and_no_text(

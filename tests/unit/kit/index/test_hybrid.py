@@ -75,13 +75,6 @@ WEIGHTED, RANKS = weighing(0.8, 0.2), weighing(0.75, 0.25, method="rrf")
             RANKS,
             {"b": 0.75 / 12 + 0.25 / 11, "a": 0.75 / 11, "c": 0.25 / 12},
         ),
-        # Distances count from the nearest.
-        (
-            [("near", 0.1), ("far", 0.9)],
-            [("far", 2.0), ("near", 1.0)],
-            WEIGHTED,
-            {"near": 0.8, "far": 0.2},
-        ),
         # Lists without scores are fused by rank.
         (
             [("a", None), ("b", None)],
@@ -89,10 +82,8 @@ WEIGHTED, RANKS = weighing(0.8, 0.2), weighing(0.75, 0.25, method="rrf")
             WEIGHTED,
             {"b": 0.8 / 12 + 0.2 / 11, "a": 0.8 / 11},
         ),
-        # A passage twice in a list has one vote.
-        ([("a", 3.0), ("a", 2.0), ("b", 1.0)], [("b", 1.0)], WEIGHTED, {"a": 0.8, "b": 0.2}),
     ],
-    ids=["weighted", "rrf", "distances", "no scores", "twice"],
+    ids=["weighted", "rrf", "no scores"],
 )
 def test_scores_are_weighted_sums_of_scaled_scores_or_of_ranks(
     vectors: Any,
