@@ -137,7 +137,7 @@ class PineconeStore:
         At most 10,000. The score depends on the index's metric; a Euclidean distance is negated.
         """
         vector = self._convert_vector(query, "the query")
-        condition = {"filter": filter} if filter else {}
+        condition: dict[str, Any] = {"filter": filter} if filter else {}
         # Called only for its checks: all stores reject the same filters.
         build_matcher(filter or {})
         # A Euclidean index returns distances, so the smallest is the best.
