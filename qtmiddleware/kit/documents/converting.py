@@ -58,7 +58,7 @@ def read_file(path: Path, *, follow_link: bool) -> list[Piece]:
             check_size(path, size)
             if not size:
                 raise UnreadableDocument(path, "empty")
-            if extension == ".docx":
+            if extension in (".docx", ".pptx", ".xlsx"):
                 # Each part is read only up to its stated size, so a part that lies is damaged.
                 with ZipFile(file) as archive:
                     check_size(path, sum(part.file_size for part in archive.infolist()))

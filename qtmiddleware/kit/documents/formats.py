@@ -1,15 +1,17 @@
-"""Read PDF, HTML and Word files through the usual libraries, one function per format."""
+"""Read PDF, HTML and Office files through the usual libraries, one function per format."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, time
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.pieces import Piece
+from qtmiddleware.kit.documents.records import format_rows
 from qtmiddleware.runtime.logs import get_logger
 
 EXTRA: Final = "documents"
@@ -156,10 +158,63 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
             yield Piece(content + "\n\n")
 
 
+def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the texts, tables and notes of a PowerPoint file, with the slide's number, from 1."""
+    try:
+        import pptx
+    except ImportError:
+        raise MissingExtra("python-pptx", EXTRA) from None
+    for number, slide in enumerate(pptx.Presentation(file).slides, 1):
+        for text in _read_shapes(slide.shapes):
+            yield Piece(f"{text.strip()}\n\n", {"slide": number})
+        notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
+        if notes is not None and notes.text.strip():
+            yield Piece(f"Notes: {notes.text.strip()}\n\n", {"slide": number})
+
+
+def _read_shapes(shapes: Iterable[Any]) -> Iterator[str]:
+    for shape in shapes:
+        if hasattr(shape, "shapes"):
+            yield from _read_shapes(shape.shapes)
+        elif getattr(shape, "has_table", False):
+            for row in shape.table.rows:
+                yield " | ".join(cell.text for cell in row.cells)
+        elif shape.has_text_frame and shape.text_frame.text.strip():
+            yield shape.text_frame.text.replace("\v", "\n")
+
+
+def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the rows of each sheet of an Excel file as `format_rows` does, with the sheet's name.
+
+    A formula has the value that is saved in the file.
+    """
+    try:
+        import openpyxl
+    except ImportError:
+        raise MissingExtra("openpyxl", EXTRA) from None
+    for sheet in openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets:
+        # Some programs write a wrong size, and cells outside of it would be skipped.
+        sheet.reset_dimensions()
+        rows = (map(_format_cell, row) for row in sheet.iter_rows(values_only=True))
+        yield from format_rows(rows, {"sheet": sheet.title})
+
+
+def _format_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    # Excel stores a date as a time at midnight.
+    is_date = isinstance(value, datetime) and value.time() == time.min
+    return str(value.date() if is_date else value)
+
+
 # The reader per file extension.
 READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
     ".pdf": read_pdf,
     ".html": read_html,
     ".htm": read_html,
     ".docx": read_docx,
+    ".pptx": read_pptx,
+    ".xlsx": read_xlsx,
 }

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents.pieces import OWN, Piece, read_text
+from qtmiddleware.kit.documents.pieces import OWN, Location, Piece, read_text
 
 # The names of fields that may contain a record's text. The first field with a text is used.
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
@@ -25,21 +25,28 @@ _MOST_FIELDS: Final = 50
 
 
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield one line per row of a CSV file, such as ``Item: Pump | Price: 7``, with its number.
+    """Yield the rows of a CSV file as `format_rows` does.
 
-    The first row has the columns' names. The separator is the comma, semicolon, tab or ``|`` that
-    occurs most often in the first line.
+    The separator is the comma, semicolon, tab or ``|`` that occurs most often in the first line.
     """
     text = read_text(path, file).strip("\n")
     separator = max(",;\t|", key=text.partition("\n")[0].count)
+    yield from format_rows(csv.reader(io.StringIO(text), delimiter=separator), {})
+
+
+def format_rows(rows: Iterable[Iterable[str]], location: Location) -> Iterator[Piece]:
+    """Yield one line per row, such as ``Item: Pump | Price: 7``, with its number and *location*.
+
+    The first row that is not empty has the columns' names.
+    """
     names: list[str] = []
-    for number, cells in enumerate(csv.reader(io.StringIO(text), delimiter=separator), 1):
+    for number, cells in enumerate(rows, 1):
         row = [" ".join(cell.split()) for cell in cells]
         named_cells = zip_longest(names[: len(row)], row, fillvalue="")
         line = [f"{name}: {cell}" if name else cell for name, cell in named_cells if cell]
-        names = names or [cell[:_NAME_CHARS] for cell in row]
         if line:
-            yield Piece(" | ".join(line) + "\n", {"row": number})
+            names = names or [cell[:_NAME_CHARS] for cell in row]
+            yield Piece(" | ".join(line) + "\n", {**location, "row": number})
 
 
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:

@@ -1,21 +1,31 @@
-"""What is read of texts, tables, records, pages and Word files, and where it stands."""
+"""What is read of texts, tables, records, pages and Office files, and where it stands."""
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 from pathlib import Path
 from typing import Any
 
 import docx
+import openpyxl
+import pptx
 import pytest
 from docx.oxml import OxmlElement
 from docx.oxml.ns import qn
 from hypothesis import strategies as st
+from pptx.util import Inches
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.kit.documents import cut_document, read_document
 from qtmiddleware.kit.documents.place import describe_chunk_location
+
+
+def saved(document: Any) -> bytes:
+    file = io.BytesIO()
+    document.save(file)
+    return file.getvalue()
 
 
 def texts(pieces: list[tuple[str, Any]]) -> list[str]:
@@ -178,11 +188,40 @@ def test_a_word_document_is_read_in_order_with_tables_and_what_was_inserted(read
     insertion = OxmlElement("w:ins")
     run.addprevious(insertion)
     insertion.append(run)
-    file = io.BytesIO()
-    document.save(file)
-    assert texts(read("a.docx", file.getvalue())) == [
+    assert texts(read("a.docx", saved(document))) == [
         *("Before", "Costs", "They rose. By 5%.", "Item | Price", "Pump | 7"),
         *("In a control", "Inserted"),
+    ]
+
+
+def test_cells_of_a_sheet_are_written_as_people_read_them_below_their_columns(read: Any) -> None:
+    book = openpyxl.Workbook()
+    book.active.title = "Costs"
+    day = dt.datetime.fromisoformat("2024-03-01")
+    for row in ([], ["Item", "Price"], ["Pump", 7, "one more"], [0.1 + 0.2, day, None, "=1+1"]):
+        book.active.append(row)
+    book.create_sheet("More").append(["End", day.replace(hour=14)])
+    assert read("a.xlsx", saved(book)) == [
+        ("Item | Price", {"sheet": "Costs", "row": 2}),
+        ("Item: Pump | Price: 7 | one more", {"sheet": "Costs", "row": 3}),
+        ("Item: 0.3 | Price: 2024-03-01", {"sheet": "Costs", "row": 4}),
+        ("End | 2024-03-01 14:00:00", {"sheet": "More", "row": 1}),
+    ]
+
+
+def test_slides_are_read_with_their_tables_groups_and_notes(read: Any) -> None:
+    deck = pptx.Presentation()
+    for number in (1, 2):
+        slide = deck.slides.add_slide(deck.slide_layouts[5])
+        slide.shapes.title.text = f"Title {number}"
+    box = slide.shapes.add_group_shape().shapes.add_textbox(0, 0, Inches(1), Inches(1))
+    box.text_frame.text = "In a group"
+    table = slide.shapes.add_table(1, 2, 0, 0, Inches(2), Inches(2)).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "Pump", "7"
+    slide.notes_slide.notes_text_frame.text = "Say it slowly"
+    assert sorted((text, place["slide"]) for text, place in read("a.pptx", saved(deck))) == [
+        *(("In a group", 2), ("Notes: Say it slowly", 2), ("Pump | 7", 2)),
+        *(("Title 1", 1), ("Title 2", 2)),
     ]
 
 

@@ -104,10 +104,19 @@ def bomb(size: int, name: str, *, says: int) -> bytes:
     return file.getvalue().replace(struct.pack("<L", size), struct.pack("<L", says))
 
 
-def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(reason: Any) -> None:
-    part = "word/document.xml"
-    assert reason("a.docx", bomb(1 << 20, part, says=300 << 20)) == "too large"
-    assert reason("a.docx", bomb(64 << 20, part, says=1 << 20)) == "damaged"
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("a.docx", "word/document.xml"),
+        ("a.pptx", "ppt/presentation.xml"),
+        ("a.xlsx", "xl/workbook.xml"),
+    ],
+)
+def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(
+    reason: Any, name: str, part: str
+) -> None:
+    assert reason(name, bomb(1 << 20, part, says=300 << 20)) == "too large"
+    assert reason(name, bomb(64 << 20, part, says=1 << 20)) == "damaged"
 
 
 def test_a_small_file_of_endless_text_is_refused(reason: Any) -> None:
