@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -35,6 +34,7 @@ import qtmiddleware as qtm
 from qtmiddleware.runtime import threads as own_threads
 from tests.robustness.soak.service import FAULTS, OUTAGE, TOKEN, question
 
+HEAD: Final = Path(__file__).with_name("head.md")
 RESULT: Final = Path(__file__).parents[3] / "benchmarks" / "results" / "soak.md"
 COROUTINES: Final = 500
 THREADS: Final = 64
@@ -251,36 +251,24 @@ class Soak(logging.Handler):
     def report(self, command: str) -> str:
         cuts = quantiles(self.took, n=100)
         facts = {
-            "asked, all of which came back": f"{self.asked:,}",
-            "searches": f"{self.searches:,}",
+            "asked, all of which came back": self.asked,
+            "searches": self.searches,
             "time to the result": ", ".join(f"p{at} {cuts[at - 1]:.2f} s" for at in (50, 95, 99)),
             "laws broken": len(self.breaches),
-            **{f"outcome: {name}": f"{number:,}" for name, number in self.outcomes.most_common()},
+            **{f"outcome: {name}": number for name, number in self.outcomes.most_common()},
             **{
-                f"{name} (median of the second and of the last fifth)": "{:.0f}, {:.0f}".format(
-                    *self.trend(name)
-                )
+                f"{name} (second and last fifth)": "{:.0f}, {:.0f}".format(*self.trend(name))
                 for name in BOUNDS
             },
         }
-        faults = ", ".join(f"{name} {share:.1%}" for name, share in FAULTS.items())
-        return f"""# Soak
-
-`{command}` (seed {self.seed}, Python {platform.python_version()}, qtmiddleware {version("qtmiddleware")}, \
-openai {version("openai")}, {os.cpu_count()} processors)
-
-{COROUTINES} coroutines and {THREADS} threads ask one question after the other for {self.seconds:.0f} seconds in one \
-process; the model is over HTTP in another one. Faults of the model: {faults}, and {OUTAGE} of each 1,000 calls in a \
-row answered with 503. Of the variants' searches 3% fail, 2% take 300 ms or more; of the original's 0.5% fail.
-
-Every question has a token, which the model's replies and the ids of what is found carry. Checked of each: all \
-variants, matches and ids are of its token, and every search sees the token in its caller's context variable. Checked \
-of the process: nothing was logged as an error, no exception went unretrieved, and no task, thread or socket was left \
-at the end; from {SHORTEST:.0f} seconds on, nothing grew.
-
-| what | figure |
-| --- | --- |
-""" + "".join(f"| {name} | {figure} |\n" for name, figure in facts.items())
+        head = HEAD.read_text(encoding="utf-8").format(
+            command=f"{command} (seed {self.seed}, Python {platform.python_version()})",
+            askers=f"{COROUTINES} coroutines and {THREADS} threads",
+            seconds=round(self.seconds),
+            faults=", ".join(f"{name} {share:.1%}" for name, share in FAULTS.items()),
+            outage=OUTAGE,
+        )
+        return head + "".join(f"| {name} | {figure} |\n" for name, figure in facts.items())
 
 
 def soak(seconds: float, seed: int) -> Soak:

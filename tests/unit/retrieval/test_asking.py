@@ -11,7 +11,6 @@ from qtmiddleware.errors import REASONS, ModelError
 from tests.support.retrieval_world import Searched, Way, reasons, transforming
 
 QUERY = "What did Acme pay for order A-113 in 2023?"
-FOLLOW_UP = "And for A-114?"
 HISTORY = [("user", "Tell me about Acme."), ("assistant", "Acme is a customer.")]
 
 
@@ -31,24 +30,6 @@ def test_a_call_that_failed_has_cost_nothing_where_it_is_free_and_nobody_knows_w
     trace = transform(error).trace
     assert (trace.llm_calls, trace.input_tokens) == (int(error.was_asked), 0)
     assert trace.cost_usd == (0.0 if error.is_free else None)
-
-
-@pytest.mark.parametrize(
-    ("standalone", "kept"),
-    [
-        ("What did Acme pay for order A-114?", "What did Acme pay for order A-114?"),
-        ("What did Acme pay for its orders?", "What did Acme pay for its orders? (A-114)"),
-    ],
-)
-def test_a_standalone_form_keeps_the_users_words_and_a_rewrite_is_held_against_it(
-    standalone: str, kept: str
-) -> None:
-    reply = {"standalone": standalone, "rewrite": "How much money was spent on order A-114?"}
-    made = transform(reply, FOLLOW_UP, HISTORY).transformation
-    assert made is not None
-    assert made.standalone == kept
-    assert made.rewrite is not None
-    assert "Acme" in made.rewrite
 
 
 SPANISH = "¿Cuándo se publicó el informe sobre la calidad del agua?"

@@ -136,14 +136,6 @@ def judge(questions: Sequence[Mapping[str, float]]) -> Any:
     return [standings.measure_confidence(it, passage_count=1) for it in questions][-1]
 
 
-@given(earlier_ones, signals, st.sampled_from(("best_score", "lead", "coverage")))
-def test_a_better_signal_never_lowers_the_confidence(
-    earlier: Sequence[Mapping[str, float]], asked: Mapping[str, float], name: str
-) -> None:
-    better = {**asked, name: asked[name] + 1.0}
-    assert judge([*earlier, asked]).confidence <= judge([*earlier, better]).confidence
-
-
 @given(earlier_ones, st.sampled_from((0.25, 2.0, 1024.0)))
 def test_the_scale_of_the_scores_does_not_matter(
     questions: Sequence[Mapping[str, float]], scale: float

@@ -43,24 +43,6 @@ def test_a_remembered_transformation_costs_no_second_call(way: Way) -> None:
     assert sorted(searched.texts) == sorted([QUERY, REWRITE] * 2)  # results are never remembered
 
 
-DIFFERENT: dict[str, dict[str, Any]] = {
-    "type": {"config": {"transformationType": "hyde"}},
-    "tenant": {"config": {"cache": {"tenant": "other"}}},
-    "prompt": {"config": {"llm": {"prompts": {"rewrite": "Write it in another way."}}}},
-    "temperature": {"config": {"llm": {"temperature": 1.0}}},
-    "history": {"history": HISTORY},
-}
-
-
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_what_is_asked_differently_is_asked_again(name: str) -> None:
-    searched = Way("sync").wrap(config=transforming("rewrite"))
-    searched.retrieve(QUERY)
-    again = searched.retrieve(QUERY, **DIFFERENT[name])
-    assert len(searched.model.prompts) == 2
-    assert again.trace.cache_hits == 0
-
-
 def test_a_failure_is_not_remembered() -> None:
     replies = iter([ModelError("rate_limited"), {"rewrite": REWRITE}])
     searched = Way("sync").wrap(config=transforming("rewrite"), script=lambda _: next(replies))

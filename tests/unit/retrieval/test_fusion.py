@@ -23,7 +23,6 @@ from qtmiddleware.retrieval.fusion import (
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
-METHODS: Any = tuple(FUSION_METHODS)
 MERGING: Any = tuple(name for name, row in FUSION_METHODS.items() if row.merges)
 
 
@@ -93,17 +92,6 @@ def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
 )
 def test_higher_is_better_where_the_order_does_not_tell(lists: list[Any]) -> None:
     assert find_score_direction([ranked(*rows) for rows in lists]) <= 0
-
-
-# --- max and concat, as the seeds do them ---------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_fused_scores_are_higher_is_better_also_for_distances(method: FusionMethod) -> None:
-    fused = fuse_rankings([ranked(("a", 0.1), ("b", 0.7)), ranked(("c", 0.2), ("d", 0.9))], method)
-    score = scores_of(fused)
-    assert score["a"] > score["b"]
-    assert score["c"] > score["d"]
 
 
 # --- scores that are missing ----------------------------------------------------------------------

@@ -148,21 +148,6 @@ def test_the_call_rate_comes_close_to_what_was_asked_for(target: float) -> None:
         assert rate_of(decisions, 500) == pytest.approx(target, abs=0.02)
 
 
-LIKE_RANKS = [[1 / (60 + rank) for rank in range(1, 11)]] * 1_000
-SURER = [[0.9 - place * 0.05 * 0.99**query for place in range(10)] for query in range(600)]
-
-
-@pytest.mark.parametrize(
-    "scores",
-    [*([[it * scale for it in row] for row in results(7, 1_000)] for scale in (1e-6, 1e6)),
-     LIKE_RANKS, SURER],
-    ids=["small", "large", "all alike", "less and less sure"],
-)  # fmt: skip
-def test_the_rate_is_kept_whatever_the_scores_are(scores: list[list[float]]) -> None:
-    gate = Gate()
-    assert rate_of([decide(gate, row) for row in scores], 200) == pytest.approx(0.35, abs=0.04)
-
-
 def test_the_gate_remembers_a_bounded_number_and_follows_an_index_that_changes() -> None:
     gate = Gate()
     for scores in results(3, MAX_OBSERVED):

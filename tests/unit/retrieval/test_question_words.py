@@ -19,8 +19,6 @@ from qtmiddleware.retrieval.question_words import (
 )
 from tests.support.retrieval_world import Way
 
-ENGLISH = load_word_rules("en")
-
 
 @given(
     st.text(),
@@ -35,22 +33,6 @@ def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language:
     if question.terms and any(found.held):
         assert all(0.0 <= share <= 1.0 for share in measure_coverage(question, found))
         assert all(share >= 0.0 for share in sum_word_scores(question, found))
-
-
-@pytest.mark.parametrize(
-    ("near", "far"),
-    [
-        ("the card has a fee", "the card that we all of us renew costs a fee"),
-        ("a fee for each card", "a fee is due when you have lost the old card"),
-    ],
-)
-def test_words_that_stand_near_each_other_in_any_order_count_more(near: str, far: str) -> None:
-    question = parse_question("card fee", ENGLISH)
-    padding = " and so on" * 10
-    weighed = sum_word_scores(
-        question, find_words(question, [near + padding, far + padding, "zebra"], ENGLISH)
-    )
-    assert weighed[0] > weighed[1] > weighed[2] == 0.0
 
 
 @pytest.mark.parametrize(

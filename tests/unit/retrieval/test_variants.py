@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionSettings
 from qtmiddleware.retrieval.searching import (
     build_variants,
-    prefer_hypothetical_passage,
     select_variants,
 )
 from qtmiddleware.types import Trace, Transformation, Variant
@@ -63,32 +60,6 @@ def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
     ]
 
 
-@given(
-    st.lists(st.text(), max_size=5).map(tuple),
-    st.lists(st.text(), max_size=5).map(tuple),
-    st.none() | st.text(),
-)
-def test_weights_are_positive_and_texts_are_distinct_ones_that_were_made(
-    sub_queries: tuple[str, ...], paraphrases: tuple[str, ...], rewrite: str | None
-) -> None:
-    made = Transformation(sub_queries=sub_queries, paraphrases=paraphrases, rewrite=rewrite)
-    texts = [it.text for it in build(made)]
-    candidates = iter([*([rewrite] if rewrite else []), *sub_queries, *paraphrases])
-    assert all(any(text == candidate for candidate in candidates) for text in texts)
-    assert all(text.strip() for text in texts)
-    assert len(set(texts)) == len(texts)
-    assert all(it.weight > 0 for it in build(made))
-
-
-def test_what_repeats_the_question_is_searched_where_the_question_itself_does_not_count() -> None:
-    made = Transformation(rewrite=QUESTION.lower(), sub_queries=("vaccination dates",))
-    dropped = replace(made, rewrite=None, notes=(("rewrite", "dropped: same as the query"),))
-    alone = FusionSettings(weights={**DEFAULT_WEIGHTS, "original": 0.0})
-    for it in (made, dropped):
-        assert [variant.kind for variant in build(it, FusionSettings())] == ["sub_query"]
-        assert len(build(it, alone)) == 2
-
-
 # --- a budget of searches -------------------------------------------------------------------------
 
 
@@ -112,18 +83,6 @@ def test_the_last_search_of_a_budget_is_the_question_and_all_that_is_left_as_one
     )
 
 
-def test_a_follow_up_short_of_searches_is_one_text_that_begins_with_its_standalone_form() -> None:
-    made = replace(FORMS, standalone=ALONE)
-    for count in (0, 1, 2, 4):
-        ((kind, text, weight),) = choose(made, count)
-        assert (kind, weight) == ("joined", 1.2)
-        assert text.startswith(f"{ALONE} medical history")
-    assert choose(Transformation(standalone=ALONE, step_back="large breeds"), 1) == [
-        ("standalone", ALONE, 1.1)
-    ]
-    assert choose(made, 6) == shown(made)
-
-
 # --- what is not about the question ---------------------------------------------------------------
 
 
@@ -144,20 +103,3 @@ def test_a_text_weighs_less_the_fewer_keywords_it_holds(
 ) -> None:
     variants = build(made, keywords="old dog health concerns")
     assert [it.weight for it in variants] == pytest.approx(weights)
-
-
-# --- who leads a follow-up ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changed", "weight"),
-    [({"hyde": None}, 0.9), ({"hyde": "Old Jaco is ill.", "standalone": None}, 0.9), ({}, 0.0)],
-    ids=["no passage", "no standalone form", "no weight"],
-)
-def test_without_a_passage_or_a_standalone_form_nobody_leads(
-    changed: dict[str, str | None], weight: float
-) -> None:
-    options = FusionSettings(weights={**WEIGHTS, "hyde": weight})
-    made = replace(FORMS, **{"standalone": ALONE, **changed})  # type: ignore[arg-type]
-    variants = build_variants(made, "And now?", options, Trace(), "illnesses old jaco got")
-    assert prefer_hypothetical_passage(variants, options, Trace()) == variants
