@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from threading import Event
@@ -12,96 +11,67 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.providers import openai_client
+from tests.support.command_line import read_plain_environment
 from tests.support.model_server import ModelServer
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.thorough
 
 BEGIN = """
-import os, sys
+import sys
 import qtmiddleware as qtm
 
-address = sys.argv[1]
+limits = {"llmTimeoutMs": 60_000, "deadlineMs": 90_000}
+config = {"transformationType": "rewrite", "llm": {"baseUrl": sys.argv[1]}, "limits": limits}
+search = lambda query, top_k=4: [{"id": "a", "score": 0.5, "text": query}]
 
-def search(query, top_k=4):
-    return [{"id": "a", "score": 0.5, "text": query}]
-
-def vendors():
+def list_vendors():
     return sorted({"openai", "httpx", "httpx2", "genai_prices"} & set(sys.modules))
-
-def transforming(**options):
-    limits = {"llmTimeoutMs": 60_000, "deadlineMs": 90_000}
-    config = {"transformationType": "rewrite", "llm": {"baseUrl": address}, "limits": limits}
-    return qtm.QueryMiddleware(config, **options)
+"""
+WARM = """
+qm = qtm.QueryMiddleware(config)
+retrieve = qm.wrap(search)
+print(list_vendors(), qm.warm_up(), flush=True)
+before = set(sys.modules)
+input()
+print(retrieve.retrieve('Is Jaco ill?').status)
+new = set(sys.modules) - before
+print([name for name in sorted(new) if not name.startswith(('encodings', 'stringprep'))])
+"""
+UNUSED = """
+made = [qtm.QueryMiddleware(), qtm.QueryMiddleware({**config, "escalation": "never"})]
+made += [qtm.QueryMiddleware(config, client=lambda messages: "x"), qtm.middleware(search)]
+print(list_vendors())
 """
 
 
-@pytest.fixture
-def address(model_server: ModelServer) -> str:
-    model_server.reply = {"rewrite": "health of Jaco"}
-    return model_server.url
-
-
-def fresh(code: str, address: str = "", **environ: str) -> str:
-    """What a fresh process writes that makes nothing but a clean end."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_"))
-    }
-    done = subprocess.run(
+def start(code: str, address: str = "http://127.0.0.1:9/v1") -> subprocess.Popen[str]:
+    """A fresh process that runs *code* and has a key."""
+    return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", BEGIN + code, address],
-        capture_output=True, text=True, timeout=200, env={**kept, **environ}, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def test_the_first_question_imports_nothing_after_warming_up(
-    model_server: ModelServer, address: str
-) -> None:
-    written = fresh(
-        "qm = transforming()\n"
-        "retrieve = qm.wrap(search)\n"
-        "print(vendors())\n"
-        "qm.warm_up()\n"
-        "before = set(sys.modules)\n"
-        "print(retrieve.retrieve('Is Jaco ill?').status)\n"
-        "print(sorted(name for name in set(sys.modules) - before if not name.startswith(('encodings', 'stringprep'))))",
-        address,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**read_plain_environment(), "OPENAI_API_KEY": "x"},
     )
-    assert written == "[]\nfull\n[]\n"
+
+
+def test_warming_up_sends_nothing_and_the_first_question_imports_nothing(
+    model_server: ModelServer,
+) -> None:
+    model_server.reply = {"rewrite": "health of Jaco"}
+    with start(WARM, model_server.url) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "[] None\n"
+        assert model_server.bodies == []
+        assert process.communicate("\n", PATIENCE) == ("full\n[]\n", "")
     assert len(model_server.bodies) == 1
 
 
-@pytest.mark.parametrize(
-    "client",
-    ["None", "openai.OpenAI(api_key='x', base_url=address)", "openai.AsyncOpenAI(api_key='x')"],
-)
-def test_nothing_is_sent_by_warming_up(
-    model_server: ModelServer, address: str, client: str
-) -> None:
-    written = fresh(
-        "import openai\n"
-        f"qm = qtm.QueryMiddleware({{'transformationType': 'all', 'llm': {{'baseUrl': address}}}}, client={client})\n"
-        "print(qm.warm_up(), 'openai.resources.chat.completions' in sys.modules)",
-        address,
-    )
-    assert written == "None True\n"
-    assert model_server.bodies == []
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        "qtm.QueryMiddleware()",
-        "qtm.QueryMiddleware({'transformationType': 'rewrite', 'escalation': 'never'})",
-        "qtm.QueryMiddleware({'transformationType': 'rewrite'}, client=lambda messages: 'x')",
-        "qtm.middleware(search)",
-    ],
-)
-def test_a_middleware_that_asks_no_model_of_ours_loads_no_client(made: str) -> None:
-    assert fresh(f"made = {made}\nprint(vendors())", OPENAI_API_KEY="x") == "[]\n"
+def test_a_middleware_that_asks_no_model_of_ours_loads_no_client() -> None:
+    with start(UNUSED) as process:
+        assert process.communicate("", PATIENCE) == ("[]\n", "")
 
 
 async def test_making_the_client_is_not_waited_for_beyond_the_deadline(

@@ -230,19 +230,6 @@ def test_the_five_sub_queries_are_searched_and_then_answered_at_the_same_time() 
     assert (answer.text, answer.status) == (SYNTHESIS, "full")
 
 
-async def search_papers(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
-    return Shelf(PAPERS).search(query, top_k)
-
-
-async def test_an_async_function_is_answered_and_streamed_in_the_same_way() -> None:
-    asking = Asking(script(), search_papers)
-    answer = await asking.wrapped.aanswer(QUESTION, top_k=TOP_K)
-    assert (answer.text, len(asking.model.prompts)) == (SYNTHESIS, 7)
-    async with asking.wrapped.astream_answer(QUESTION, top_k=TOP_K) as stream:
-        shown = [piece async for piece in stream]
-    assert "".join(shown) == SYNTHESIS == stream.answer.text
-
-
 def test_each_sub_query_is_answered_from_the_passages_of_its_own_search() -> None:
     asking = Asking(script())
     answer = asking.answer()
@@ -430,16 +417,6 @@ def test_where_the_model_fails_throughout_its_first_error_is_raised_with_the_pas
 
 
 # --- in an application ----------------------------------------------------------------------------
-
-
-def test_two_lines_bring_it_to_a_function_whose_response_stays_as_it_was() -> None:
-    shelf = Shelf(PAPERS)
-    plain = shelf.search(QUESTION, TOP_K)
-    search = qtm.middleware(config=config(), client=ScriptedModel(script()))(shelf.search)
-    found = search(QUESTION, top_k=TOP_K)
-    assert type(found) is type(plain)
-    assert all(hit.keys() == plain[0].keys() for hit in found)
-    assert len(found) >= TOP_K
 
 
 def test_over_http_the_transformation_is_asked_coolly_and_the_answers_come_back(

@@ -16,7 +16,7 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.test_seeds.world import PATIENT, Script, Service, Shelf, run_qtm
+from tests.test_seeds.world import PATIENT, Script, Service, run_qtm
 
 QUESTION: Final = "Does Jaco have any health concerns?"
 STRIPPED: Final = "jaco health concerns"
@@ -116,17 +116,6 @@ def test_the_passage_that_answers_comes_before_those_that_only_share_question_wo
     assert [hit["id"] for hit in plain] == ["toys", "vet", "health"]
     assert improved[0]["id"] == "health"
     assert sorted(hit["id"] for hit in improved) == sorted(PASSAGES)
-
-
-async def test_an_asynchronous_function_gets_the_same() -> None:
-    searching = Fixed()
-
-    @qtm.middleware
-    async def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
-        return searching.search(query, top_k)
-
-    assert await search(QUESTION) == qtm.middleware(searching.search)(QUESTION)
-    assert (await search.aretrieve(QUESTION)).keywords == STRIPPED
 
 
 def test_a_function_that_returns_one_text_still_answers_and_says_what_would_help() -> None:
@@ -279,10 +268,3 @@ def test_words_can_be_kept_and_more_can_be_removed(
     middleware = qtm.QueryMiddleware({"preprocess": {option: words}})
     assert middleware.preprocess(QUESTION) == keywords
     assert middleware.wrap(Fixed().search).retrieve(QUESTION).keywords == keywords
-
-
-def test_a_changed_word_list_holds_for_what_is_embedded_too() -> None:
-    searching = Shelf(PASSAGES)
-    config = {"preprocess": {"applyTo": "text", "keepWords": ["any"]}}
-    qtm.QueryMiddleware(config).wrap(searching.search)(QUESTION)
-    assert set(searching.searched) == {"jaco any health concerns"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -387,26 +386,6 @@ def test_a_chunk_has_chunk_size_characters_and_shares_chunk_overlap_with_the_nex
     assert texts == [NIKE[at : at + size] for at in range(0, len(NIKE), size - overlap)]
 
 
-def test_by_default_chunks_end_at_sentences_within_the_same_size(
-    indexed: dict[str, Any],
-) -> None:
-    chunks = chunks_of(indexed, "nike.txt")
-    assert len(chunks) > 2
-    assert all(len(chunk.text) <= 800 for chunk in chunks)
-    assert all(chunk.text.rstrip().endswith(".") for chunk in chunks)
-    assert all(b.metadata["start"] < a.metadata["end"] for a, b in pairwise(chunks))
-
-
-def test_a_deleted_index_is_made_again(indexed: dict[str, Any], tmp_path: Path) -> None:
-    config = indexed | {"indexPath": str(tmp_path / "index" / "docs.json")}
-    first = qtm.ingest(config=config, embedder=embed)
-    for path in (tmp_path / "index").iterdir():
-        path.unlink()
-    second = qtm.ingest(config=config, embedder=embed)
-    assert (second.documents, second.chunks) == (first.documents, first.chunks)
-    assert chunks_of(config, "climate.md")
-
-
 # Transformations and retrieval, through the library
 
 SHELF: Final = {
@@ -563,12 +542,6 @@ def test_transformations_and_answers_may_have_a_model_each(host: HTTPServer) -> 
     wrap_shelf("rewrite", service.client(), **models).answer(STRATEGY)
     asked = [(it.kind, it.body["model"]) for it in service.completions]
     assert asked == [("transformation", "gpt-4o"), ("answer", "gpt-4o-mini")]
-
-
-def test_where_no_transformation_helps_the_questions_own_passages_stand() -> None:
-    written = ["What is bread?", "Which recipe is it?"]
-    found, shelf, _ = retrieve(IMPACTS, {"transformationType": "decompose"}, sub_queries=written)
-    assert found.matches[0].id == shelf.search(IMPACTS)[0]["id"]
 
 
 def test_the_query_log_tells_transformations_scores_and_counts(tmp_path: Path) -> None:
