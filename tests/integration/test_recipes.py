@@ -18,8 +18,9 @@ from werkzeug import Request, Response
 
 import qtmiddleware as qtm
 from tests.support.model_server import ModelServer, as_json
-from tests.support.pinecone_server import models
 from tests.support.pinecone_server.documents import Field
+from tests.support.pinecone_server.state import HOSTED, HOSTED_DIMENSION
+from tests.support.pinecone_server.state import embed as embed_hosted
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
 pytestmark = pytest.mark.thorough
@@ -38,7 +39,6 @@ TEXTS = {
     "cats": "Do any cats have a bed of their own? They sleep wherever they like.",
 }
 REPLY = {"rewrite": "Is Jaco healthy?", "sub_queries": ["Which illnesses does Jaco have?"]}
-HOSTED = "multilingual-e5-large"
 
 
 def words(text: str) -> list[str]:
@@ -77,11 +77,10 @@ def server(
     httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> ModelServer:
     """A service of models that OpenAI's clients find in the environment."""
-    dimension = models.DENSE[HOSTED]
     made = ModelServer(
         httpserver,
         REPLY,
-        embed=lambda body: [models.dense(it, dimension) for it in as_list(body["input"])],
+        embed=lambda body: [embed_hosted(it) for it in as_list(body["input"])],
     )
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OPENAI_BASE_URL", made.url)
@@ -91,7 +90,7 @@ def server(
 @pytest.fixture
 def pinecone() -> Iterator[PineconeWorld]:
     with pinecone_world() as world:
-        world.add_index("docs", dimension=models.DENSE[HOSTED], model=HOSTED)
+        world.add_index("docs", dimension=HOSTED_DIMENSION, model=HOSTED)
         records = [{"_id": id_, "text": text} for id_, text in TEXTS.items()]
         world.index("docs").upsert_records(namespace="docs", records=records)
         documents = [{"_id": id_, "body": text} for id_, text in TEXTS.items()]

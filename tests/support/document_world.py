@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.support.pinecone_server.documents import Field
-from tests.support.pinecone_server.models import sparse
 from tests.support.pinecone_world import PineconeWorld
 
 BODIES: Final = {
@@ -31,8 +30,7 @@ def embed(text: str) -> list[float]:
 def build_documents() -> list[dict[str, Any]]:
     documents = []
     for page, (name, body) in enumerate(BODIES.items()):
-        held = sparse(body, "passage")
-        values = {"indices": list(held), "values": list(held.values())}
+        values = {"indices": [1, len(body)], "values": [1.0, 2.0]}
         document = {
             "_id": name,
             "title": name,

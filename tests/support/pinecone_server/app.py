@@ -11,7 +11,7 @@ from werkzeug import Request, Response
 
 from tests.support.pinecone_server import operations, rules
 from tests.support.pinecone_server.documents import DocumentIndex
-from tests.support.pinecone_server.errors import Refused, RuleBroken
+from tests.support.pinecone_server.rules import Refused, RuleBroken
 from tests.support.pinecone_server.state import Index
 
 JSON = "application/json"
@@ -46,7 +46,7 @@ class Exchange:
 
     @property
     def json(self) -> Any:
-        return rules.parsed(self.body)
+        return rules.parse(self.body)
 
 
 @dataclass
@@ -90,11 +90,11 @@ class App:
         match path.split("/"):
             case _, "records", "namespaces", namespace, "upsert" if name:
                 rules.rule(request.mimetype == "application/x-ndjson", "records must be lines")
-                lines = [rules.parsed(line) for line in body.splitlines() if line.strip()]
+                lines = [rules.parse(line) for line in body.splitlines() if line.strip()]
                 return _answer(operations.upsert_records(self._get(name), namespace, lines), 201)
             case parts:
                 rules.rule(request.mimetype == JSON, "the content type must be JSON")
-                asked = rules.parsed(body)
+                asked = rules.parse(body)
         match parts:
             case _, "rerank" if not name:
                 return _answer(operations.rerank(asked))

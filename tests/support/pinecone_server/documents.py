@@ -1,7 +1,6 @@
 """Document indexes: a schema of fields, and documents that are searched by vectors, by BM25 or by a query string.
 
-BM25 is that of SQLite's FTS5. A query string is read as far as tests need it: words, ``field:word``,
-``field:(words)``, ``word^2`` and quotes.
+BM25 is that of SQLite's FTS5. Of a query string the words are read.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from tests.support.pinecone_server import models, rules
-from tests.support.pinecone_server.errors import Refused
+from tests.support.pinecone_server import rules
 from tests.support.pinecone_server.filtering import meets
+from tests.support.pinecone_server.rules import Refused
+from tests.support.pinecone_server.state import embed, score, split_words
 
 USAGE = {"read_units": 1, "egress_bytes": 0}
 Documents = dict[str, dict[str, Any]]
@@ -49,9 +49,9 @@ class DocumentIndex:
 
     def upsert(self, namespace: str, body: Any) -> dict[str, Any]:
         kept: Documents = {}
-        documents = rules.mapping(body, "documents").get("documents")
-        for document in map(rules.mapping, rules.listed(documents, 1_000, "documents")):
-            id_ = rules.id_(document.get("_id"))
+        documents = rules.read_mapping(body, "documents").get("documents")
+        for document in map(rules.read_mapping, rules.read_list(documents, 1_000, "documents")):
+            id_ = rules.read_id(document.get("_id"))
             for name, one in self.schema.items():
                 if (one.kind == "dense_vector" or one.embed) and name not in document:
                     raise Refused(f"document {id_} needs the field {name}")
@@ -64,11 +64,13 @@ class DocumentIndex:
         return {"upserted_count": len(kept)}
 
     def search(self, namespace: str, body: Any) -> dict[str, Any]:
-        body = rules.mapping(body, "score_by top_k include_fields filter")
-        top_k = rules.whole(body.get("top_k"), 1, 10_000, "top_k")
-        clauses = list(map(rules.mapping, rules.listed(body.get("score_by"), 100, "score_by")))
+        body = rules.read_mapping(body, "score_by top_k include_fields filter")
+        top_k = rules.read_count(body.get("top_k"), 10_000, "top_k")
+        clauses = list(
+            map(rules.read_mapping, rules.read_list(body.get("score_by"), 100, "score_by"))
+        )
         fields = body.get("include_fields") or []
-        condition = rules.mapping(body.get("filter", {}))
+        condition = rules.read_mapping(body.get("filter", {}))
         for name in fields:
             if not self.schema.get(name, Field()).store_text:
                 raise Refused(f"the text of the field {name} is not stored")
@@ -98,59 +100,49 @@ class DocumentIndex:
 
     def _score(self, clause: dict[str, Any], held: Documents) -> dict[str, Any]:
         """The scores of the documents that *clause* finds."""
-        kind = clause.get("type")
+        kind, query = clause.get("type"), clause.get("query")
         names = clause.get("fields") or [clause.get("field")]
         if kind == "query_string":
-            return self._search_string(rules.text(clause.get("query"), "query"), held)
+            return self._search_string(rules.read_text(query, "query"), held)
         if kind == "text":
             scores = Counter[str]()
             for name in names:
-                scores.update(self._search_words(name, clause.get("query"), held))
+                scores.update(self._search_words(name, query, held))
             return scores
         (name,) = names
-        texts = {id_: document[name] for id_, document in held.items() if name in document}
         declared = self.schema.get(name, Field())
-        if kind in ("embed", "sparse_embed") and getattr(declared, kind):
-            query = rules.text(clause.get("query"), "query")
-            if kind == "embed":
-                dense = models.dense(query, 1_024)
-                return {id_: _dot(dense, models.dense(it, 1_024)) for id_, it in texts.items()}
-            sparse = models.sparse(query, "query")
-            held_terms = {id_: models.sparse(it, "passage") for id_, it in texts.items()}
-        elif declared.kind != kind:
+        values = {id_: document[name] for id_, document in held.items() if name in document}
+        if kind in ("embed", "sparse_embed") and getattr(declared, str(kind)):
+            asked = embed(rules.read_text(query, "query"))
+            return {id_: score("cosine", asked, embed(text)) for id_, text in values.items()}
+        if declared.kind != kind:
             raise Refused(f"the field {name} is not declared {kind}")
-        elif kind == "dense_vector":
-            values = rules.numbers(clause.get("values"), "values")
-            if len(values) != declared.dimension:
-                raise Refused(f"the field {name} takes vectors of {declared.dimension} numbers")
-            return {id_: _dot(values, it) for id_, it in texts.items()}
-        else:
-            sparse = rules.sparse(clause.get("sparse_values"))
-            held_terms = {id_: rules.sparse(it) for id_, it in texts.items()}
-        return {
-            id_: sum(weight * terms.get(at, 0.0) for at, weight in sparse.items())
-            for id_, terms in held_terms.items()
-        }
+        if kind == "sparse_vector":
+            wanted = read_sparse(clause.get("sparse_values"))
+            return {
+                id_: sum(weight * read_sparse(it).get(at, 0.0) for at, weight in wanted.items())
+                for id_, it in values.items()
+            }
+        numbers = rules.read_numbers(clause.get("values"), "values")
+        if len(numbers) != declared.dimension:
+            raise Refused(f"the field {name} takes vectors of {declared.dimension} numbers")
+        return {id_: score("dot", numbers, it) for id_, it in values.items()}
 
     def _search_string(self, query: str, held: Documents) -> dict[str, Any]:
         if not query.strip() or query.count('"') % 2 or query.count("(") != query.count(")"):
             raise Refused("the query string cannot be parsed")
-        searched = [name for name, one in self.schema.items() if one.full_text]
         scores = Counter[str]()
-        for name, group, word in re.findall(r"(?:(\w+):)?(?:\(([^)]*)\)|([^\s()]+))", query):
-            text, _, boost = (group or word).partition("^")
-            if text in ("AND", "OR", "NOT") or "?" in text:
-                continue  # a question mark stands for a letter more, which no word here has
-            for one in [name] if name else searched:
-                found = self._search_words(one, text, held)
-                scores.update({id_: score * float(boost or 1) for id_, score in found.items()})
+        # A question mark stands for a letter more, which no word here has.
+        text = re.sub(r"\b(AND|OR|NOT)\b|\w+:|\w+\?|\^\d+", " ", query)
+        for name in (name for name, one in self.schema.items() if one.full_text):
+            scores.update(self._search_words(name, text, held))
         return scores
 
     def _search_words(self, name: str, query: Any, held: Documents) -> dict[str, Any]:
         """The documents whose field *name* has any word of *query*, by SQLite's BM25, higher is better."""
         if not self.schema.get(name, Field()).full_text:
             raise Refused(f"the field {name} is not declared with full_text_search")
-        if not (words := models.words(rules.text(query, "query"))):
+        if not (words := split_words(rules.read_text(query, "query"))):
             return {}
         rows = [(id_, it[name]) for id_, it in held.items() if isinstance(it.get(name), str)]
         with closing(sqlite3.connect(":memory:")) as database:
@@ -160,5 +152,7 @@ class DocumentIndex:
             return dict(database.execute(find, (" OR ".join(f'"{word}"' for word in words),)))
 
 
-def _dot(one: list[float], other: list[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def read_sparse(value: Any) -> dict[int, float]:
+    held = rules.read_mapping(value, "indices values")
+    weights = rules.read_numbers(held.get("values"), "sparse values")
+    return dict(zip(rules.read_list(held.get("indices"), 2_048, "indices"), weights, strict=True))

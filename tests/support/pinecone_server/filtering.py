@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.pinecone_server.errors import Refused
+from tests.support.pinecone_server.rules import Refused
 
 
 def _is_plain(operand: Any) -> bool:

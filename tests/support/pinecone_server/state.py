@@ -1,17 +1,33 @@
-"""What the indexes of vectors hold, and how it is searched."""
+"""What the indexes of vectors hold, and how it is searched; the hosted model gives the same words the same numbers."""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from operator import mul
 from threading import RLock
-from typing import Any, Literal
+from typing import Any
+from zlib import crc32
 
-from tests.support.pinecone_server import models
-from tests.support.pinecone_server.errors import Refused
 from tests.support.pinecone_server.filtering import meets
+from tests.support.pinecone_server.rules import Refused
 
-Kind = Literal["dense", "sparse"]
+HOSTED = "multilingual-e5-large"
+HOSTED_DIMENSION = 1024
+
+
+def split_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def embed(text: str, dimension: int = HOSTED_DIMENSION) -> list[float]:
+    """A bag of words, hashed, of length 1; a text without words points the first way."""
+    vector = [0.0] * dimension
+    for word in split_words(text) or [""]:
+        vector[crc32(word.encode("utf-8", "replace")) % dimension] += 1.0
+    length = math.hypot(*vector)
+    return [number / length for number in vector]
 
 
 @dataclass(frozen=True)
@@ -21,11 +37,13 @@ class Stored:
     values: list[float]
     metadata: dict[str, Any] = field(default_factory=dict)
 
-    @cached_property
-    def array(self) -> Any:
-        import numpy as np
 
-        return np.array(self.values)
+def score(metric: str, one: list[float], other: list[float]) -> float:
+    if metric == "euclidean":
+        return math.dist(one, other) ** 2
+    product = sum(map(mul, one, other))
+    length = math.hypot(*one) * math.hypot(*other) if metric == "cosine" else 1.0
+    return product / length if length else 0.0
 
 
 @dataclass
@@ -34,7 +52,7 @@ class Index:
 
     name: str
     dimension: int = 0
-    kind: Kind = "dense"
+    kind: str = "dense"
     metric: str = "cosine"
     model: str = ""
     namespaces: dict[str, dict[str, Stored]] = field(default_factory=dict)
@@ -47,10 +65,10 @@ class Index:
         with self.lock:
             self.namespaces.setdefault(namespace, {}).update(records)
 
-    def embedded(self, text: str) -> list[float]:
+    def embed(self, text: str) -> list[float]:
         if not self.model:
             raise Refused("Integrated inference is not configured for this index")
-        return models.dense(text, self.dimension)
+        return embed(text, self.dimension)
 
     def remove(self, namespace: str, ids: list[str]) -> None:
         with self.lock:
@@ -62,34 +80,18 @@ class Index:
             if not held:
                 del self.namespaces[namespace]
 
-    def nearest(
-        self,
-        namespace: str,
-        vector: list[float],
-        top_k: int,
-        condition: dict[str, Any],
+    def find_nearest(
+        self, namespace: str, vector: list[float], top_k: int, condition: dict[str, Any]
     ) -> list[tuple[str, float, Stored]]:
         if len(vector) != self.dimension:
             raise Refused(f"the vector must have {self.dimension} values")
         meets({}, condition)
         with self.lock:
             held = list(self.namespaces.get(namespace, {}).items())
-        kept = [(id_, one) for id_, one in held if meets(one.metadata, condition)]
-        scores = self._scores(vector, [one for _, one in kept])
-        found = [(id_, score, one) for (id_, one), score in zip(kept, scores, strict=True)]
+        found = [
+            (id_, round(score(self.metric, vector, one.values), 6), one)
+            for id_, one in held
+            if meets(one.metadata, condition)
+        ]
         sign = 1 if self.metric == "euclidean" else -1
         return sorted(found, key=lambda it: (sign * it[1], it[0]))[:top_k]
-
-    def _scores(self, vector: list[float], kept: list[Stored]) -> list[float]:
-        if not kept:
-            return []
-        import numpy as np
-
-        wanted, held = np.array(vector), np.stack([one.array for one in kept])
-        scores = held @ wanted
-        if self.metric == "euclidean":
-            scores = ((held - wanted) ** 2).sum(axis=1)
-        if self.metric == "cosine":
-            lengths = np.linalg.norm(held, axis=1) * np.linalg.norm(wanted)
-            scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
-        return [round(float(score), 6) for score in scores]
