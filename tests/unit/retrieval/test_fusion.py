@@ -18,7 +18,6 @@ from qtmiddleware.retrieval.fusion import (
     fuse_by_function,
     fuse_rankings,
     has_usable_scores,
-    measure_spread,
     sum_weighted_scores,
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
@@ -196,28 +195,3 @@ def test_rrf_adds_the_weight_over_sixty_plus_the_best_rank(
             expected[name] += weight / (61 + list(ranking.keys).index(name))
     fused = fuse_rankings(rankings, method)
     assert dict(zip(fused.keys, fused.scores, strict=True)) == pytest.approx(expected, rel=1e-12)
-
-
-@given(st.lists(rankings_of(unique=False), min_size=2, max_size=4))
-def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
-    if find_score_direction(rankings) > 0:
-        return
-    heard = [it for it in rankings if it.keys]
-    total = sum(it.variant.weight for it in heard)
-    spreads = [measure_spread(it.scores) for it in heard]  # type: ignore[arg-type]
-    telling = sum(it.variant.weight for it, own in zip(heard, spreads, strict=True) if own)
-    mean = sum(it.variant.weight * own for it, own in zip(heard, spreads, strict=True)) / (
-        telling or 1.0
-    )
-    expected = {}
-    for name in {it for ranking in heard for it in ranking.keys}:
-        votes = []
-        for it, own in zip(heard, spreads, strict=True):
-            least: float = min(it.scores)  # type: ignore[type-var, assignment]
-            score: float = it.scores[list(it.keys).index(name)] if name in it.keys else least  # type: ignore[assignment]
-            votes.append(
-                it.variant.weight * (least + (mean * (score - least) / own if own else 0.0))
-            )
-        expected[name] = sum(votes) / total
-    fused = fuse_rankings(rankings)
-    assert dict(zip(fused.keys, fused.scores, strict=True)) == pytest.approx(expected, abs=1e-9)

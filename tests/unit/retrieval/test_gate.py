@@ -29,54 +29,6 @@ from tests.support.retrieval_world import (
 # --- signals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("scores", "lead"),
-    [
-        ([0.9, 0.8, 0.7, *[0.3] * 7, 0.1], 0.6),
-        ([0.9, 0.7, 0.2, 0.2], 0.7),
-        ([0.1, 0.3, 0.5, 0.5], 0.4),
-        ([0.9, None, 0.5], None),
-        ([0.5], None),
-    ],
-    ids=["first over tenth", "first over last", "distances", "a gap", "one"],
-)
-def test_the_lead_is_how_far_the_first_stands_above_the_tenth(
-    scores: list[float | None], lead: float | None
-) -> None:
-    assert measure_signals(scores, [], "") == (
-        {} if lead is None else {"lead": pytest.approx(lead)}
-    )
-
-
-@pytest.mark.parametrize(
-    ("texts", "coverage"),
-    [
-        (["Jaguars live in the Pantanal.", "They eat fish."], 1.0),
-        (["Jaguars live there."], 1 / 3),
-        (["cats", "dogs", "birds", "jaguar fish Pantanal"], 0.0),
-        (["fishing in a PANTANAL boat"], 1 / 3),
-        ([None, "a fish"], 1 / 3),
-    ],
-)
-def test_coverage_is_the_share_of_the_keywords_in_the_first_three_passages(
-    texts: list[str | None], coverage: float
-) -> None:
-    assert measure_signals([], texts, "jaguar fish Pantanal")["coverage"] == pytest.approx(coverage)
-
-
-FALLING = [0.9, 0.8, 0.7, 0.6]
-
-
-def test_the_agreement_is_how_high_the_scores_put_what_the_words_put_first() -> None:
-    texts = ["a jaguar and its fish", "cats", "dogs", "birds"]
-    for moved, agreement in ((texts, 1.0), ([*texts[1:3], texts[0], texts[3]], 1 / 3)):
-        found = measure_signals(FALLING, moved, "jaguar fish")
-        assert found["agreement"] == pytest.approx(agreement)
-    # A word that few passages hold decides which one the words put first.
-    texts = ["cats and dogs", "a cat", "a jaguar cat", "cats"]
-    assert measure_signals(FALLING, texts, "cat jaguar")["agreement"] == pytest.approx(1 / 3)
-
-
 @given(
     st.lists(st.none() | st.floats(-1e9, 1e9), max_size=12),
     st.lists(st.none() | st.text(), max_size=12),

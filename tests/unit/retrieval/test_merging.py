@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import qtmiddleware as qtm
 from tests.support.retrieval_world import (
     QUERY,
@@ -70,17 +68,6 @@ def weigh(second: str, query: str = QUERY, script: Any = scripted, **config: Any
     return searched.retrieve(query, top_k=3)
 
 
-def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
-    weight = 0.35
-    found = weigh("Jaco: health concerns", keywordEvidence={"weight": weight})
-    # (1 - weight) x score over the lowest + weight x evidence: one of three matches, in five times
-    # the mean
-    assert ids(found) == ["b", "a", "c"]
-    expected = [(1 - weight) * (0.79 / 0.8) + weight / (5 / 3), 1 - weight, 0.0]
-    assert [match.fused_score for match in found.matches] == pytest.approx(expected)
-    assert [match.score for match in found.matches] == [0.89, 0.9, 0.1]
-
-
 def test_words_are_silent_around_a_function_whose_order_follows_them() -> None:
     texts = ["health concerns " * (20 - place) + "and cats " * place for place in range(20)]
     rows = [
@@ -97,13 +84,3 @@ def test_the_models_keywords_count_as_evidence() -> None:
     assert ids(weigh("Seen by a vet")) == ["a", "b", "c"]
     found = weigh("Seen by a vet", **transforming("keywords"))
     assert (ids(found), kinds(found)) == (["b", "a", "c"], ["original"])
-
-
-@pytest.mark.parametrize(("options", "order"), [({}, "bac"), ({"variants": 0.0}, "abc")])
-def test_the_words_of_a_searched_variant_are_evidence_unless_they_are_left_out(
-    options: dict[str, Any], order: str
-) -> None:
-    script = {"hyde": "Dogs of that age often have arthritis or obesity."}
-    config = {**transforming("hyde"), "keywordEvidence": options}
-    found = weigh("Arthritis and obesity are common", "What ails old pets?", script, **config)
-    assert ids(found) == list(order)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.retrieval.keyword_evidence import judge_lead
 from qtmiddleware.retrieval.question_words import (
     find_words,
     load_word_rules,
@@ -33,27 +31,6 @@ def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language:
     if question.terms and any(found.held):
         assert all(0.0 <= share <= 1.0 for share in measure_coverage(question, found))
         assert all(share >= 0.0 for share in sum_word_scores(question, found))
-
-
-@pytest.mark.parametrize(
-    ("coverage", "is_whole", "strength"),
-    [
-        ([1.0, 1.0, 0.0], False, 0.0),
-        ([0.5, 0.6], False, 0.0),
-        ([0.5, 0.7], False, 0.5),
-        ([0.2, 0.5], False, 1.0),
-        ([0.0, 1.0], False, 1.0),
-        ([0.0, 0.9], True, 0.2),
-        ([0.6, 1.0], True, 0.2),
-        ([0.5, 1.0], True, 1.0),
-    ],
-)
-def test_words_are_as_strong_as_the_lead_of_a_passage_over_the_first(
-    coverage: list[float], is_whole: bool, strength: float
-) -> None:
-    found, reason = judge_lead(coverage, is_whole_collection=is_whole)
-    assert found == pytest.approx(strength)
-    assert f"{coverage[0]:.0%}" in reason
 
 
 VOCABULARY = ("jaco", "health", "concerns", "dog", "food", "allotment", "zebra", "and so on")
