@@ -5,21 +5,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from functools import cache
 
 import tests.golden
 from tests.golden.cases import CASES, load
 from tests.golden.orders import format_lines, measure
-from tests.golden.vectors import BuiltInModel, StoredVectors, Vector
-
-
-@cache
-def _load_model() -> BuiltInModel:
-    return BuiltInModel()
-
-
-def _embed(text: str) -> Vector:
-    return _load_model()(text)
+from tests.golden.vectors import StoredVectors, embed
 
 
 def main() -> int:
@@ -33,7 +23,7 @@ def main() -> int:
     options = parser.parse_args()
     has_moved = False
     for case in CASES:
-        vectors = StoredVectors(case.path("npz"), make=None if options.check else _embed)
+        vectors = StoredVectors(case.path("npz"), make=None if options.check else embed)
         file, text = case.path("json"), format_lines(measure(case, vectors))
         if options.check:
             kept = file.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import qtmiddleware as qtm
 from tests.golden.cases import Case, Collection, Question, load
 from tests.golden.functions import TOP_K, Retrieve, build_functions
-from tests.golden.replies import RecordedReplies
+from tests.golden.replies import replay
 from tests.golden.vectors import StoredVectors
 
 DIGITS: Final = 6
@@ -31,7 +31,7 @@ Orders = dict[str, dict[str, dict[str, list[Found]]]]
 
 def wrap(collection: Collection, fn: Retrieve, preset: str) -> Any:
     """*fn*, wrapped with *preset* and the recorded replies. What one function learns no other one sees."""
-    model = RecordedReplies(collection) if collection.replies else None
+    model = replay(collection) if collection.replies else None
     config = qtm.Config.load(preset, environ={}).overridden(SETTINGS)
     return qtm.QueryMiddleware(config, client=model).wrap(fn)
 

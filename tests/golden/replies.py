@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.types import Deadline
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.testing import ScriptedModel
 from tests.golden.cases import Collection
 
 
-class RecordedReplies:
-    """Replies with the fields that a prompt asks for, as far as they were recorded for its question."""
+def replay(collection: Collection) -> ScriptedModel:
+    """A model whose replies have the fields that a prompt asks for, as far as they were recorded for its question."""
+    by_text = {question.text: collection.replies[question.id] for question in collection.questions}
+    # Two questions of one text would need their histories to be told apart.
+    assert len(by_text) == len(collection.questions)
 
-    name = "recorded"
-
-    def __init__(self, collection: Collection) -> None:
-        self._by_text = {
-            question.text: collection.replies[question.id] for question in collection.questions
-        }
-        # Two questions of one text would need their histories to be told apart.
-        assert len(self._by_text) == len(collection.questions)
-
-    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        recorded = self._by_text.get(prompt.query)
-        if recorded is None:
-            raise ModelError("unrecorded")
-        reply = {}
+    def reply(prompt: Prompt) -> Any:
+        if prompt.query not in by_text:
+            return ModelError("unrecorded")
+        recorded = by_text[prompt.query]
+        said = {}
         for field in prompt.fields:
             value = recorded.get(field.name)
             # Recordings of a conversation hold the whole question, which a first question has no use for.
-            if field.name == "standalone" and not prompt.history:
-                continue
-            if value:
-                is_limited = field.shape == "list" and field.max_items
-                reply[field.name] = value[: field.max_items] if is_limited else value
-        return Reply(json.dumps(reply, ensure_ascii=False), cost_usd=0.0)
+            if value and (field.name != "standalone" or prompt.history):
+                is_list = field.shape == "list"
+                said[field.name] = value[: field.max_items or None] if is_list else value
+        return said
 
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        return self.complete(prompt, deadline)
+    return ScriptedModel(reply, name="recorded")

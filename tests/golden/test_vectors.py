@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 
 from tests.golden.cases import CASES, Case, load
-from tests.golden.vectors import DIMENSION, BuiltInModel, StoredVectors
+from tests.golden.vectors import DIMENSION, StoredVectors, embed
 from tests.support.shared_data import needs_shared_data
 
 LEAST_COSINE = 0.9999
 TEXTS_PER_CASE = 8
-
-
-@pytest.fixture(scope="module")
-def model() -> BuiltInModel:
-    return BuiltInModel()
 
 
 @pytest.mark.parametrize(
@@ -31,11 +26,11 @@ def model() -> BuiltInModel:
         for case in CASES
     ],
 )
-def test_the_built_in_model_gives_the_stored_vectors(case: Case, model: BuiltInModel) -> None:
+def test_the_built_in_model_gives_the_stored_vectors(case: Case) -> None:
     texts = list(load(case).texts())
     stored = StoredVectors(case.path("npz"))
     for text in islice(texts, 0, None, len(texts) // TEXTS_PER_CASE):
-        kept, now = stored.find(text), model(text)
+        kept, now = stored.find(text), embed(text)
         assert now.shape == (DIMENSION,)
         cosine = kept @ now / (np.linalg.norm(kept) * np.linalg.norm(now))
         assert cosine >= LEAST_COSINE, text

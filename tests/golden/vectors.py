@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-import qtmiddleware as qtm
+from qtmiddleware.kit.embedding import find_embedder
 
 DIMENSION: Final = 384
 
@@ -59,43 +59,6 @@ def _key(text: str) -> bytes:
     return sha256(text.encode()).digest()
 
 
-class _AskedStore:
-    """A store of one's own that keeps the vectors it is searched by."""
-
-    embeds = False
-    atomic = True
-    identity = "asked"
-
-    def __init__(self) -> None:
-        self.vectors: list[Sequence[float]] = []
-
-    def search(self, query: Sequence[float], top_k: int, **_: Any) -> list[dict[str, Any]]:
-        self.vectors.append(query)
-        return [{"id": "only", "score": 1.0, "text": "the only passage", "metadata": {}}]
-
-    def count(self) -> int:
-        return 1
-
-    def close(self) -> None:
-        pass
-
-    def write(self, passages: Any, *, delete: Sequence[str] = ()) -> None:
-        raise NotImplementedError
-
-    def upsert(self, passages: Any, vectors: Any) -> None:
-        raise NotImplementedError
-
-    def delete(self, ids: Sequence[str]) -> None:
-        raise NotImplementedError
-
-
-class BuiltInModel:
-    """The built-in embedding model, through the door a user has: the search over a store of one's own."""
-
-    def __init__(self) -> None:
-        self._store = _AskedStore()
-        self._middleware = qtm.QueryMiddleware("off", store=self._store)
-
-    def __call__(self, text: str) -> Vector:
-        self._middleware.retriever.retrieve(text)
-        return np.asarray(self._store.vectors[-1])
+def embed(text: str) -> Vector:
+    """The vector that the built-in model makes of *text*."""
+    return np.asarray(find_embedder("all-MiniLM-L6-v2").embed([text])[0])

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pinecone import EmbedQuery
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 from tests.laws.cases import Case
-from tests.laws.shapes import SHAPES
 from tests.laws.world import PATIENCE, PATIENT_MS, QUERY, REPLIES, World, decorate, make_function
 from tests.support.waiting import await_until
 
@@ -317,29 +315,6 @@ def test_odd_scores_change_no_passage(name: str, config: Any, way: str) -> None:
     retrieval = Search(way, lambda *_: rows).ask(config, QUERY)
     assert sorted(map(repr, retrieval.response)) == sorted(map(repr, rows))
     assert retrieval.status == "full"
-
-
-@both_ways
-def test_a_clause_of_the_sdk_is_read_and_left_as_it_is(way: str) -> None:
-    world = World(Case(way=way, shape="documents response", question="clause", supply="some"))
-    clause = EmbedQuery(field="body", query=QUERY)
-    seen: list[Any] = []
-
-    def search(*, namespace: str, score_by: list[Any], top_k: int) -> Any:
-        seen.append(score_by[0])
-        return SHAPES["documents response"].build(world.rank(QUERY)[:top_k])
-
-    asking = Search(way)
-    asking.function = decorate(search, is_async=way == "async")
-    clauses = [clause]
-    retrieval = asking.ask(REWRITE, namespace="zoo", score_by=clauses, top_k=3)
-    assert retrieval.original_query == QUERY
-    assert clauses == [clause]
-    assert clause.query == QUERY
-    # A variant is searched with a clause of the same class.
-    assert {type(it) for it in seen} == {EmbedQuery}
-    assert {it.query for it in seen} == {QUERY, REPLIES["rewrite"]}
-    assert len(retrieval.response.matches) == 3
 
 
 # --- what breaks beside the search breaks nothing ---------------------------------------------------------------

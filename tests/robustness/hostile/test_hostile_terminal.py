@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from rich.table import Table
 
-from qtmiddleware.kit.cli.output import PlainConsole, write_note
+from qtmiddleware.kit.cli.output import PlainConsole
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.control_characters import escape_hidden
@@ -65,22 +63,6 @@ def test_a_console_shows_any_text_as_it_is_but_for_what_a_terminal_obeys() -> No
         table.add_row(text[:50])
         console.print(table)
         assert not ACTS.search(file.getvalue())
-
-
-def test_what_a_model_writes_into_variants_is_shown_harmlessly(
-    qtm: Run, service: AnsweringService
-) -> None:
-    service.transformation |= {
-        "rewrite": f"dog {WORST}",
-        "keywords": LINES[:30],
-        "hyde": f"dog {WORST}",
-    }
-    ended = qtm(
-        "transform", "Where is the dog?", "--type", "combined", QTM_LLM_BASE_URL=service.url
-    )
-    assert ended.code == 0, ended.err
-    assert "rewrite: dog" in ended.out
-    nothing_acts(ended)
 
 
 @pytest.fixture
@@ -168,12 +150,3 @@ def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path) -> None:
         assert not [line for line in lines if line.strip().startswith(FORGED)]
     skipped = [line for line in qtm("ingest", "docs").err.splitlines() if "skipped: " in line]
     assert len(skipped) == len(names)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text())
-def test_a_note_stays_one_line_whatever_stands_in_it(
-    capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    write_note(text)
-    assert len(capsys.readouterr().err.splitlines()) == 1

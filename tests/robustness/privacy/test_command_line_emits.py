@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 import qtmiddleware as qtm
+from tests.support.command_line import run_here
 from tests.support.echoing import EchoingService
 from tests.support.emitted import (
     KEYS,
@@ -46,21 +44,6 @@ RUNS: Final = (
     ("config", "show", "address.json"),
     ("config", "show", "broken.json"),
 )
-# One process for all of them, as most of the time goes into starting one.
-SCRIPT: Final = """
-import io, json, sys
-from qtmiddleware.kit.cli import main
-
-runs, question = json.loads(sys.argv[1]), sys.argv[2]
-for arguments in runs:
-    sys.argv, sys.stdin = ["qtm", *arguments], io.StringIO(f"{question}\\nexit\\n")
-    try:
-        main()
-        code = 0
-    except SystemExit as left:
-        code = left.code
-    print("ended", arguments[0], code, file=sys.__stderr__, flush=True)
-"""
 
 
 @pytest.fixture
@@ -91,20 +74,12 @@ def test_the_command_line_brings_nothing_out(
     folder: Path, service: EchoingService, fault: str, embeds: bool
 ) -> None:
     service.fault, service.embeds = fault, embeds
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(RUNS), QUERY],
-        capture_output=True,
-        cwd=folder,
-        env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
-        timeout=200,
-        check=False,
-    )
-    out, err = ended.stdout.decode(), ended.stderr.decode()
-    assert ended.returncode == 0
-    assert "Traceback" not in err
-    assert err.count("ended ") == len(RUNS)
-    for mark in (*TEXTS, *KEYS):
-        assert mark.lower() not in err.lower()
-    # What was found and what was said are the results themselves.
-    for key in KEYS:
-        assert key not in out
+    environ = {"OPENAI_API_KEY": OPENAI_KEY, "OPENAI_BASE_URL": service.url}
+    for arguments in RUNS:
+        ended = run_here(arguments, f"{QUERY}\nexit\n".encode(), folder, environ)
+        assert "Traceback" not in ended.err
+        for mark in (*TEXTS, *KEYS):
+            assert mark.lower() not in ended.err.lower()
+        # What was found and what was said are the results themselves.
+        for key in KEYS:
+            assert key not in ended.out
