@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -59,6 +60,9 @@ def _key(text: str) -> bytes:
     return sha256(text.encode()).digest()
 
 
+load_embedder = cache(find_embedder)
+
+
 def embed(text: str) -> Vector:
     """The vector that the built-in model makes of *text*."""
-    return np.asarray(find_embedder("all-MiniLM-L6-v2").embed([text])[0])
+    return np.asarray(load_embedder("all-MiniLM-L6-v2").embed([text])[0])

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from pinecone import QueryResponse, ScoredVector
-from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
@@ -77,13 +76,6 @@ class Chunk(Base):
     content: Mapped[str]
 
 
-class FoundChunks(BaseModel):
-    """What a service of one's own returns."""
-
-    total: int
-    items: list[dict[str, Any]]
-
-
 @dataclass
 class PayloadHit:
     """Keeps all but the score in its payload, and no id."""
@@ -111,11 +103,6 @@ class ResultShape:
     keys: Callable[[Any], list[str]]
     has_text: bool = True
     row_key: Callable[[Row], str] = lambda row: row.id
-
-
-def search_response(rows: Sequence[Row]) -> Any:
-    hits = [Hit(id_=row.id, score_=row.score, fields={"chunk_text": row.text}) for row in rows]
-    return SearchRecordsResponse(result=SearchResult(hits=hits), usage=SearchUsage(read_units=5))
 
 
 def query_response(rows: Sequence[Row]) -> Any:
@@ -174,33 +161,11 @@ def chroma(rows: Sequence[Row]) -> dict[str, Any]:
 
 SHAPES: Final[dict[str, ResultShape]] = {
     "dicts": ResultShape(dicts, lambda r: [it["id"] for it in r]),
-    "tuple of dicts": ResultShape(
-        lambda rows: tuple(dicts(rows)), lambda r: [it["id"] for it in r]
-    ),
-    "dicts without an id": ResultShape(
-        lambda rows: [{"score": row.score, "text": row.text} for row in rows],
-        lambda r: [it["text"] for it in r],
-        row_key=by_text,
-    ),
-    "matches": ResultShape(
-        lambda rows: {"matches": dicts(rows), "took": 3},
-        lambda r: [it["id"] for it in r["matches"]],
-    ),
     "Pinecone's query response": ResultShape(query_response, lambda r: [it.id for it in r.matches]),
-    "Pinecone's search response": ResultShape(
-        search_response, lambda r: [it.id for it in r.result.hits]
-    ),
     "(id, score)": ResultShape(
         lambda rows: [(row.id, row.score) for row in rows],
         lambda r: [it[0] for it in r],
         has_text=False,
-    ),
-    "documents": ResultShape(
-        lambda rows: [document(row) for row in rows], lambda r: [it.id for it in r]
-    ),
-    "(document, score)": ResultShape(
-        lambda rows: [(document(row), row.score) for row in rows],
-        lambda r: [it[0].id for it in r],
     ),
     "nodes": ResultShape(
         lambda rows: [
@@ -208,37 +173,15 @@ SHAPES: Final[dict[str, ResultShape]] = {
         ],
         lambda r: [it.node.id_ for it in r],
     ),
-    "points": ResultShape(
-        lambda rows: {
-            "points": [
-                QdrantPoint(id=row.id, score=row.score, payload={"text": row.text}) for row in rows
-            ]
-        },
-        lambda r: [it.id for it in r["points"]],
-    ),
     "texts": ResultShape(lambda rows: [row.text for row in rows], list, row_key=by_text),
-    "(text, score)": ResultShape(
-        lambda rows: [(row.text, row.score) for row in rows],
-        lambda r: [it[0] for it in r],
-        row_key=by_text,
+    "(documents, scores)": ResultShape(
+        lambda rows: ([document(row) for row in rows], [row.score for row in rows]),
+        lambda r: [it.id for it in r[0]],
     ),
     "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0])),
     "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r]),
     "rows of SQLAlchemy, each an object and its distance": ResultShape(
         lambda rows: sqlalchemy_rows(rows, Chunk), lambda r: [it.Chunk.id for it in r]
     ),
-    "(id, text, score)": ResultShape(
-        lambda rows: sqlite_rows(rows, None),
-        lambda r: [f"{it[0]} {it[1]}" for it in r],
-        row_key=lambda row: f"{row.id} {row.text}",
-    ),
-    "items of a model": ResultShape(
-        lambda rows: FoundChunks(total=len(rows), items=dicts(rows)),
-        lambda r: [it["id"] for it in r.items],
-    ),
-    "hits with nothing but a payload": ResultShape(
-        lambda rows: [PayloadHit(row.score, {"body": row.text}) for row in rows],
-        lambda r: [it.payload["body"] for it in r],
-        row_key=by_text,
-    ),
 }
+"""Those that differ most in how passages are told apart; `tests.laws` has others."""

@@ -180,10 +180,3 @@ def test_the_trace_says_which_dates_and_fields_counted_and_names_nobody() -> Non
     assert ("metadata", "year = 2025") in notes
     assert ("metadata", "country: the value that the question names") in notes
     assert ("dates", "2025, as today is 2026-11-23") in notes
-
-
-def test_check_lists_the_fields_that_tell_passages_apart() -> None:
-    report = QueryMiddleware().wrap(find_rules).check("days of leave")
-    assert "fields that tell passages apart: `year`, `country`" in str(report)
-    finding = next(it for it in report.findings if it.subject == "metadata")
-    assert finding.values == {"fields": ["year", "country"]}
