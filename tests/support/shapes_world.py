@@ -174,9 +174,9 @@ SHAPES: Final[dict[str, ResultShape]] = {
         lambda r: [it.node.id_ for it in r],
     ),
     "texts": ResultShape(lambda rows: [row.text for row in rows], list, row_key=by_text),
-    "(documents, scores)": ResultShape(
-        lambda rows: ([document(row) for row in rows], [row.score for row in rows]),
-        lambda r: [it.id for it in r[0]],
+    "(document, score)": ResultShape(
+        lambda rows: [(document(row), row.score) for row in rows],
+        lambda r: [it[0].id for it in r],
     ),
     "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0])),
     "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r]),
