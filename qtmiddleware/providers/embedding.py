@@ -155,7 +155,6 @@ class CallableEmbedder:
         return [partial(fn, **{self._keyword: argument}) for argument in arguments]
 
     def _read_results(self, results: list[Any], texts: Sequence[str]) -> Vectors:
-        """Return the vectors in the *results* of all calls, one per text."""
         vectors = Vectors()
         count = len(texts) if self.takes_list else 1
         for result in results:

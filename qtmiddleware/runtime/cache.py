@@ -74,10 +74,7 @@ class TTLCache(Generic[V]):
 
 
 class TransformationCache:
-    """The transformations that one middleware has cached or is making now.
-
-    *shared* is the cache that several processes share; ``None`` if the user passed none.
-    """
+    """The transformations that one middleware has cached or is making now."""
 
     def __init__(self, settings: Settings, shared: SharedCache | None = None) -> None:
         options = settings.cache
@@ -94,10 +91,7 @@ class TransformationCache:
 
 
 def hash_key(cache_key: Hashable) -> str:
-    """Return the key of *cache_key* in a shared cache: ``qtm:`` and a SHA-256 hash.
-
-    The hash hides the question, which is part of *cache_key*.
-    """
+    """Return the key of *cache_key* in a shared cache, which hides the question in it."""
     import hashlib
 
     return "qtm:" + hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()

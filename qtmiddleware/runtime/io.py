@@ -280,8 +280,6 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Thread(Generic[T]):
-    """Work in a thread of its own."""
-
     def __init__(self) -> None:
         self._ended: Mailbox[Outcome[T]] = Mailbox()
         self.job = Job(self._ended.put)
@@ -419,7 +417,6 @@ class _LoopMailbox(Mailbox[T]):
 
 
 def _create_task(work: Coroutine[Any, Any, None], job: Job, context: Context) -> asyncio.Task[None]:
-    """Start *work* in a task, which ends when its *job* is abandoned."""
     # A task copies the context that it is made in.
     task = context.run(asyncio.get_running_loop().create_task, work)
     job.on_abandon(partial(_cancel, task))
@@ -427,8 +424,6 @@ def _create_task(work: Coroutine[Any, Any, None], job: Job, context: Context) ->
 
 
 class _Task(Generic[T]):
-    """Work in a task of its own."""
-
     def __init__(self, io: Tasks, work: Work[T], context: Context) -> None:
         self._outcomes: list[Outcome[T]] = []
         self._job = job = Job(self._outcomes.append)

@@ -146,7 +146,6 @@ def describe_model(model: Any) -> dict[str, Any]:
 
 
 def _collect_counts(result: Any) -> dict[str, int]:
-    """Return the numbers that an operation's *result* reports to observers, such as tokens."""
     if isinstance(result, Reply):
         tokens = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
         return {"llm_calls": result.calls, **tokens}

@@ -54,8 +54,7 @@ class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last 24 hours.
 
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
-    cannot exceed a budget together. A forked process continues with its parent's counts.
-    Thread-safe.
+    cannot exceed a budget together. Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:

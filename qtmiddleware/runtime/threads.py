@@ -38,7 +38,7 @@ class Bulkhead:
     """A pool of at most *limit* daemon threads. An idle thread ends after 10 seconds.
 
     If no thread is free, a call is rejected at once, because it could wait forever behind calls
-    that hang. With `sys.maxsize`, no call is ever rejected. Source: Nygard, Release It!, 2007.
+    that hang. Source: Nygard, Release It!, 2007.
 
     Attributes:
         refused: How many calls were rejected.

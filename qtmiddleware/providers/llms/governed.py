@@ -154,8 +154,7 @@ class GovernedModel:
     ) -> Generator[Callable[[T], T], None, None]:
         """Report a call's result to the breaker, and its cost to the budget.
 
-        Yields a function that records a piece of the output and returns it. The attempt ends when
-        the call is abandoned, or else with the block.
+        Yields a function that records a piece of the output and returns it.
         """
         # A timeout is a failure only if the model had enough time. Otherwise it says nothing. A
         # caller without any time gets an error here.

@@ -155,9 +155,6 @@ class OpenAIModel:
 
     def warm_up(self) -> None:
         """Load the modules, the prices and the client that the first request needs."""
-        from openai.resources.chat import completions
-
-        _ = completions.Completions
         find_prices(self.name)
         if self._clients.has_sync_client:
             self._clients.get_sync_client()
@@ -172,7 +169,6 @@ class OpenAIModel:
 
 
 async def _read_chunks(answer: Any, deadline: Deadline) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of the stream *answer*, until the *deadline*."""
     if not hasattr(answer, "__aiter__"):
         for chunk in answer:
             yield chunk
@@ -188,12 +184,8 @@ async def _read_chunks(answer: Any, deadline: Deadline) -> AsyncGenerator[Any, N
 
 
 class _StreamReader:
-    """Builds one reply from the chunks of a stream.
-
-    *end* says why the model stopped, and is ``""`` until the text is complete.
-    """
-
     def __init__(self) -> None:
+        # Why the model stopped; empty until the text is complete.
         self.end = ""
         self._text = ""
         self._fields: dict[str, Any] = {}

@@ -1,8 +1,7 @@
 """Send the request for a prompt, and a simpler request if the service rejects an option.
 
-The first request asks for the best that a service may offer. If the service rejects an option, the
-next request takes the next level of this option. The process remembers the levels per address and
-model, so that each service rejects an option only once.
+The process remembers the levels of the options per address and model, so that each service rejects
+an option only once.
 """
 
 from __future__ import annotations
@@ -106,9 +105,8 @@ async def send_request(
 ) -> tuple[Any, int]:
     """Send the request of *build*, and simpler ones until *service* accepts one.
 
-    Returns the answer and the number of requests. *known* holds the levels that the service is
-    known to accept; new knowledge is added. Over a blocking *client*, nothing that is awaited ever
-    suspends. Raises `ModelError`.
+    Returns the answer and the number of requests. The accepted levels are added to *known*. Over a
+    blocking *client*, nothing that is awaited ever suspends. Raises `ModelError`.
     """
     levels = dict(known)
     request_count = 0
@@ -166,7 +164,6 @@ def find_rejected_option(error: Exception, request: Mapping[str, Any]) -> str:
 
 
 def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:
-    """Return the messages and the response format for a reply of the *shape*."""
     system = prompt.system
     if prompt.fields and shape != "json_schema" and "json" not in system.lower():
         # Services refuse JSON mode if no message contains the word "JSON", and without a schema

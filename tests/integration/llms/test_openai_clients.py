@@ -80,6 +80,12 @@ def test_a_client_s_own_timeout_is_kept_if_it_is_shorter(
     server.released.set()
 
 
+def test_a_client_s_own_http_client_is_used(ask, prompt, server: ModelServer) -> None:
+    http_client = openai.DefaultAsyncHttpxClient(headers={"x-own": "1"})
+    ask(OpenAIModel("m", client=own_client(server.url, http_client=http_client)), prompt)
+    assert server.headers[0]["x-own"] == "1"
+
+
 def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(
     prompt, server: ModelServer
 ) -> None:
