@@ -38,8 +38,7 @@ PASSAGE_METHODS: Final = (
 )
 """The methods of LangChain, LlamaIndex, Chroma, sentence-transformers and `Embedder`.
 
-Those of `_ONE_TEXT` take one text, and the others take a list. The async versions begin with ``a``.
-"""
+Those of `_ONE_TEXT` take one text, and the others take a list."""
 # How the clients of OpenAI, Pinecone and Chroma and many functions call a list of texts.
 _LIST_NAMES: Final = frozenset({"input", "inputs", "texts", "documents", "sentences"})
 _LIST_TYPES: Final = re.compile(r"\b(list|List|Sequence|Iterable|Collection)\b")
@@ -83,7 +82,7 @@ class CallableEmbedder:
         for_queries: bool = False,
     ) -> None:
         self._options = function_or_model, takes_list
-        method, self._function, self._async_function = _find_methods(
+        method, self._function = _find_method(
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
         self._keyword, names_list = _read_parameter(self._function)
@@ -144,7 +143,7 @@ class CallableEmbedder:
         self, texts: Sequence[str], max_concurrency: int = CONCURRENCY
     ) -> list[list[float]]:
         """Return one vector per text as `embed` does, without blocking the event loop."""
-        calls = self._list_calls(self._async_function or self._function, texts)
+        calls = self._list_calls(self._function, texts)
         return self._read_results(await _run_calls(calls, max_concurrency), texts)
 
     def _list_calls(self, fn: Callable[..., Any], texts: Sequence[str]) -> list[partial[Any]]:
@@ -189,18 +188,14 @@ async def _run_calls(calls: Sequence[partial[Any]], max_concurrency: int) -> lis
     return [task.result() for task in tasks]
 
 
-def _find_methods(
-    embedder: Any, method_names: Sequence[str]
-) -> tuple[str, Callable[..., Any], Callable[..., Any] | None]:
-    """Return the name of the method that embeds (``""`` for a function), and both its forms."""
+def _find_method(embedder: Any, method_names: Sequence[str]) -> tuple[str, Callable[..., Any]]:
+    """Return the name of the method that embeds (``""`` for a function), and what to call."""
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:
-            method: Any = getattr(embedder, name, None)
-            async_method: Any = getattr(embedder, f"a{name}", None)
-            if callable(method) or callable(async_method):
-                return name, method if callable(method) else async_method, async_method
+            if callable(method := getattr(embedder, name, None)):
+                return name, method
         if callable(embedder):
-            return "", embedder, None
+            return "", embedder
     raise WrapError(
         "embed must be a function from a text to its vector, or an object that embeds (LangChain,"
         " LlamaIndex, Chroma, sentence-transformers or an Embedder), not"

@@ -127,13 +127,6 @@ def test_an_object_is_known_by_its_methods_for_questions_and_for_passages(
     assert embed(passages.queries, TEXTS) == embed(questions, TEXTS)
 
 
-class Awaited:
-    embed_query = of_one_text
-
-    async def aembed_query(self, text: str) -> list[float]:
-        return [3.0, *true(text)]
-
-
 # --- results --------------------------------------------------------------------------------------
 
 
