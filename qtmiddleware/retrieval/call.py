@@ -226,7 +226,6 @@ class Call:
             kinds,
             message=sentence,
             details=details,
-            stacklevel=2,
             **extra,
         )
 

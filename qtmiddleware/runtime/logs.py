@@ -37,9 +37,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Write a record with the caller's line number. Errors of handlers are ignored."""
-        # One frame more, for this method, so that the record names the caller's line.
-        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        """Write a record. Errors of handlers are ignored."""
         with suppress(Exception):
             super().log(level, msg, *args, **kwargs)
 
@@ -85,7 +83,6 @@ class LogSampler:
         message: str = "",
         details: Mapping[str, str] = MappingProxyType({}),
         level: int = logging.WARNING,
-        stacklevel: int = 1,
         **values: Any,
     ) -> None:
         """Log an event with those reasons that were not logged recently."""
@@ -102,7 +99,6 @@ class LogSampler:
                 "%s: %s",
                 message or event_name,
                 "; ".join(texts),
-                stacklevel=stacklevel + 1,
                 event=event_name.replace(" ", "_"),
                 **values,
             )

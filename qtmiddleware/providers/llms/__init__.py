@@ -34,18 +34,18 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
     from qtmiddleware.providers.llms import callable as callables
     from qtmiddleware.providers.llms.openai import OpenAIModel
 
-    candidate = client_or_model
-    if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
-        return candidate
-    if candidate is None or isinstance(candidate, Clients) or is_client(candidate):
-        return OpenAIModel(settings.transformation_model, settings.llm, client=candidate)
-    if callables.accepts(candidate):
-        return callables.CallableModel(candidate, settings.transformation_model, settings.llm)
-    hint = "; pass an instance, not the class" if isinstance(candidate, type) else ""
-    if isinstance(candidate, str):
-        hint = "; to name a model, set transformationModel"
+    if isinstance(client_or_model, LanguageModel) and not isinstance(client_or_model, type):
+        return client_or_model
+    if (
+        client_or_model is None
+        or isinstance(client_or_model, Clients)
+        or is_client(client_or_model)
+    ):
+        return OpenAIModel(settings.transformation_model, settings.llm, client=client_or_model)
+    if callables.accepts(client_or_model):
+        return callables.CallableModel(client_or_model, settings.transformation_model, settings.llm)
     raise ConfigError(
-        f"client must be {_ALLOWED}, not {type(candidate).__name__}{hint}",
+        f"client must be {_ALLOWED}, not {type(client_or_model).__name__}",
         path="client",
         allowed=_ALLOWED,
     )

@@ -21,7 +21,7 @@ _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone
 """The models of Pinecone that need no prefix ``pinecone/``."""
 _ALLOWED: Final = (
     "None for the model named by rerank.model, an object with name and rerank(query, texts), "
-    "a sentence_transformers.CrossEncoder, or a plain function from (query, texts) to scores"
+    "or a plain function from (query, texts) to scores"
 )
 
 
@@ -29,8 +29,8 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     """Return a reranker that scores texts with *candidate*.
 
     *candidate* is ``None`` for the model that ``rerank.model`` names, an object with ``name`` and
-    ``rerank``, an object with ``predict`` such as a cross-encoder, or a function of the question
-    and the texts. Raises `ConfigError` for any other object, and for async functions.
+    ``rerank``, or a function of the question and the texts. Raises `ConfigError` for any other
+    object, and for async functions.
     """
     if candidate is None:
         options = settings.rerank
@@ -46,15 +46,10 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
             )
         if isinstance(candidate, Reranker):
             return candidate
-        # This check comes before `callable`, because a torch model can be called too, but only with
-        # tensors.
-        if callable(getattr(candidate, "predict", None)):
-            return CrossEncoderReranker(candidate)
         if callable(candidate):
             return CallableReranker(candidate)
-    hint = "; pass an instance, not the class" if isinstance(candidate, type) else ""
     raise ConfigError(
-        f"reranker must be {_ALLOWED}, not {type(candidate).__name__}{hint}",
+        f"reranker must be {_ALLOWED}, not {type(candidate).__name__}",
         path="reranker",
         allowed=_ALLOWED,
     )

@@ -23,14 +23,14 @@ class CrossEncoderReranker:
     tokenizers cannot be shared.
 
     Args:
-        model: A name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``.
+        model: A name on the model hub, or a folder.
         trust_remote_code: Whether to run code that comes with the model.
     """
 
-    def __init__(self, model: Any, *, trust_remote_code: bool = False) -> None:
-        self._model: Any = None if isinstance(model, str) else model
-        self.name: str = model if self._model is None else type(model).__name__
-        """The model's name or folder; the name of its class if it is loaded already."""
+    def __init__(self, model: str, *, trust_remote_code: bool = False) -> None:
+        self.name = model
+        """The model's name or folder."""
+        self._model: Any = None
         self._trust_remote_code = trust_remote_code
         self._lock = make_lock()
         self._failure = ""

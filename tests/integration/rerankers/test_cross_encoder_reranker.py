@@ -55,7 +55,6 @@ def test_its_scores_are_those_of_the_model_in_order(
     assert isinstance(reranker, Reranker)
     assert found == pytest.approx(expected, abs=1e-5)
     assert len(set(found)) > 3
-    assert CrossEncoderReranker(model).rerank(QUERY, TEXTS) == pytest.approx(expected, abs=1e-5)
 
 
 def test_long_texts_are_cut(reranker: CrossEncoderReranker) -> None:

@@ -62,13 +62,6 @@ def test_a_hook_gets_every_retrieval_once_whole_whichever_way_it_was_asked_for(
     assert (len(retrieval.matches), retrieval.trace.total_ms > 0) == (3, True)
 
 
-@pytest.mark.parametrize("query", ["", "x" * 9_000, None, [0.1, 0.2]])
-def test_degraded_retrievals_are_told_of(query: Any) -> None:
-    heard = Heard()
-    qtm.QueryMiddleware(on_retrieval=heard.append).wrap(lambda query, top_k=3: [])(query)
-    assert [(it.original_query, it.status) for it in heard] == [(query, "degraded")]
-
-
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("error", [ValueError(QUERY), asyncio.CancelledError(QUERY)], ids=repr)
 def test_a_failing_hook_changes_no_result_and_brings_no_text_out(
