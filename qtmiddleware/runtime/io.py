@@ -368,10 +368,6 @@ class Threads(IO):
             waiting.clear()
             for job in jobs:
                 job.abandon(ending)
-            still_running = [
-                place for place, job in enumerate(jobs) if outcomes[place].late and job.began
-            ]
-            self._bulkhead.record_abandoned_calls(len(still_running))
         return [outcomes[place] for place in range(len(works))]
 
 

@@ -43,13 +43,11 @@ class Bulkhead:
     Attributes:
         refused: How many calls were rejected.
         in_use: How many threads are in use now.
-        given_up: How many calls were abandoned because they were late.
     """
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
         self.limit = limit
         self.refused = 0
-        self.given_up = 0
         self._sampler = LogSampler()
         self.reset_state()
         register_fork_reset(self)
@@ -104,12 +102,6 @@ class Bulkhead:
             raise
         return True
 
-    def record_abandoned_calls(self, call_count: int) -> None:
-        """Count calls that are still running although no caller waits for them any more."""
-        if call_count:
-            with self._lock:
-                self.given_up += call_count
-
     def _perform_tasks(self) -> None:
         while True:
             try:
@@ -158,14 +150,10 @@ current_bulkhead: Final[ContextVar[Bulkhead]] = ContextVar(
 
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Run *call* in a thread of the `current_bulkhead` and await its result."""
-    bulkhead = current_bulkhead.get()
     future: Future[tuple[Any, BaseException | None]] = Future()
-    bulkhead.start(partial(copy_context().run, _settle, future, call))
-    try:
-        result, error = await asyncio.wrap_future(future)
-    finally:
-        # If the caller was cancelled, the call runs on in its thread.
-        bulkhead.record_abandoned_calls(future.running())
+    current_bulkhead.get().start(partial(copy_context().run, _settle, future, call))
+    # If the caller is cancelled, the call runs on in its thread.
+    result, error = await asyncio.wrap_future(future)
     try:
         if error is not None:
             raise error

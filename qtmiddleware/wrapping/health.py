@@ -41,13 +41,11 @@ class ThreadsHealth:
     Attributes:
         in_use, limit: the threads that are busy now, and the most there may be.
         refused: the calls that found no free thread.
-        given_up: the calls that were abandoned because they were late.
     """
 
     in_use: int
     limit: int
     refused: int
-    given_up: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def read_health(engine: Engine) -> Health:
     return Health(
         model=model,
         chat_model=chat_model,
-        threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
+        threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(
             settings.cache.enabled, len(cache), cache.max_entries, cache.hits, cache.misses

@@ -160,8 +160,6 @@ class Hybrid:
         try:
             return pending.result(timeout=self._patience)
         except Exception as error:
-            # A search that still runs keeps its thread, which no one waits for any more.
-            current_bulkhead.get().record_abandoned_calls(not pending.done())
             # One warning is enough: an index that is down fails every search.
             if not self._has_warned:
                 self._has_warned = True
