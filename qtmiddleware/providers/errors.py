@@ -147,35 +147,21 @@ def convert_function_error(error: Exception, fn_name: str) -> ModelError:
     """
     kind = type(error).__name__
     if _log.isEnabledFor(logging.DEBUG):
-        text = format_error(error)
-        _log.debug("%s failed\n%s", fn_name, text, event="model_failed", model=fn_name, error=kind)
+        _log.debug("%s failed\n%s", fn_name, format_error(error), event="model_failed")
     if isinstance(error, ModelError):
         return build_safe_error(error, fn_name)
     # A library's own error class, such as the JSON decoder's, means that the service answered
     # something unexpected.
     is_bug = type(error).__module__ == "builtins" and not isinstance(error, _FROM_OUTSIDE)
     if is_bug and type(error) not in (Exception, RuntimeError):
-        _log_bug_once(error, fn_name)
+        if (fn_name, kind) not in _reported:
+            _reported.add((fn_name, kind))
+            stack = "".join(format_tb(error.__traceback__))
+            hint = "a function gets one argument, the messages"
+            _log.error("%s raised %s (%s)\n%s", fn_name, kind, hint, stack, event="model_bug")
         return ModelError("failed", f"{fn_name} raised {kind}; the traceback is in the log")
     status = read_status(error)
     if status is None:
         return ModelError("unavailable", f"{fn_name} raised {kind}")
     message = f"{fn_name} raised {kind} (HTTP {status})"
     return ModelError(_choose_reason(error, status), message, retry_after=read_retry_after(error))
-
-
-def _log_bug_once(error: Exception, fn_name: str) -> None:
-    kind = type(error).__name__
-    if (fn_name, kind) in _reported:
-        return
-    _reported.add((fn_name, kind))
-    _log.error(
-        "%s raised %s (a function gets one argument, the messages). Its message is logged at DEBUG,"
-        " and this record once.\n%s",
-        fn_name,
-        kind,
-        "".join(format_tb(error.__traceback__)),
-        event="model_bug",
-        model=fn_name,
-        error=kind,
-    )
