@@ -12,7 +12,7 @@ import qtmiddleware as qtm
 from qtmiddleware.providers.llms import governed
 from qtmiddleware.runtime.spending import Meter
 from tests.support.completions import completion
-from tests.support.fault_world import PATIENT, QUERY, SECRET, search, transforming
+from tests.support.fault_world import QUERY, SECRET, search, transforming
 from tests.support.model_server import ModelServer
 
 GOOD = {"rewrite": "Which illness does Jaco have?"}
@@ -72,15 +72,3 @@ def test_a_count_that_no_call_can_come_to_neither_fails_a_reply_nor_opens_the_bu
     seen = [wrapped.retrieve(f"{QUERY} ({place})") for place in range(30)]
     assert seen[0].status == "full"
     assert reasons(seen[-1])[-1][1] == "over_budget"
-
-
-def test_answers_count_and_are_refused_where_there_is_no_room(service: ModelServer) -> None:
-    service.reply = {"answer": "Jaco has no health concerns [1]."}
-    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
-    config = {"limits": PATIENT, "budget": {"maxLlmCallsPerMinute": 1}}
-    wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
-    wrapped.answer(QUERY)
-    with pytest.raises(qtm.ModelError) as caught:
-        wrapped.answer(QUERY)
-    assert caught.value.reason == "over_budget"
-    assert caught.value.retrieval.matches
