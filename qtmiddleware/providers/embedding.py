@@ -197,10 +197,8 @@ def _find_method(embedder: Any, method_names: Sequence[str]) -> tuple[str, Calla
         if callable(embedder):
             return "", embedder
     raise WrapError(
-        "embed must be a function from a text to its vector, or an object that embeds (LangChain,"
-        " LlamaIndex, Chroma, sentence-transformers or an Embedder), not"
-        f" {type(embedder).__name__}. A function from a list of texts to their vectors is passed as"
-        " embed_many"
+        "embed must be a function from a text to its vector, or an object that embeds, not"
+        f" {type(embedder).__name__}. A function of a list of texts is passed as embed_many"
     )
 
 

@@ -29,21 +29,19 @@ _CODE: Final = {
     "invalid_api_key": "unauthorized",
 }
 _ADVICE: Final = {
-    "timeout": "did not answer in time; raise {timeout} if it usually takes longer, or check"
-    " {address}",
+    "timeout": "did not answer in time; raise {timeout}, or check {address}",
     "unauthorized": "rejected the key; check OPENAI_API_KEY and its permissions",
-    "rate_limited": "accepts no more requests for now (rate limit or quota)",
+    "rate_limited": "accepts no more requests for now",
     "refused": "withheld the answer by its content filter",
     "too_long": "says the request is too long for the model",
     "rejected": "rejected the request; check the model and the config",
     "unavailable": "is not available; check {address} and the network",
     "empty": "sent an empty response",
-    "unparsable": "sent a response that cannot be read; check that {address} is the address of an"
-    " API",
+    "unparsable": "sent no readable response; check that {address} is an API's address",
 }
 # Any other text of a provider may quote a key or a query.
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
-_REDIRECTS: Final = "redirects to another address, and redirects are not followed; check {address}"
+_REDIRECTS: Final = "redirects to another address, which is not followed; check {address}"
 # Python's own errors that come from outside. All others are bugs.
 _FROM_OUTSIDE: Final = (OSError, UnicodeError, EOFError, MemoryError, ExceptionGroup)
 
@@ -101,13 +99,17 @@ def _choose_reason(error: Exception, status: int | None) -> str:
         status = code
     if status is not None:
         reason = find_reason_for_status(status)
-        return _CODE.get(str(code), reason) if reason == "rejected" else reason
+        if reason == "rejected":
+            reason = _CODE.get(str(code), reason)
+        return reason
     if isinstance(error, openai.APITimeoutError | TimeoutError):
         return "timeout"
     if isinstance(error, JSONDecodeError) and not error.doc.strip():
         return "empty"
     unreadable = (ValueError, RecursionError, openai.APIResponseValidationError)
-    return "unparsable" if isinstance(error, unreadable) else "unavailable"
+    if isinstance(error, unreadable):
+        return "unparsable"
+    return "unavailable"
 
 
 def find_reason_for_status(status: int) -> str:

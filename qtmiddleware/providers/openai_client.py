@@ -169,11 +169,7 @@ class Clients:
         Raises `ModelError` if the user gave only a sync client, or if there is no API key.
         """
         if not self.has_async_client:
-            raise ModelError(
-                "unavailable",
-                "the client must be asynchronous for an asynchronous call; pass"
-                " openai.AsyncOpenAI()",
-            )
+            raise ModelError("unavailable", "an asynchronous call needs openai.AsyncOpenAI()")
         # Only the user knows the proxies and certificates of an HTTP client that the user passed.
         if self._user_client is not None and not _has_default_connections(self._user_client):
             return self._user_client
@@ -209,8 +205,8 @@ class Clients:
         if self._user_client is None and not (address or read_api_key()):
             raise ModelError(
                 "unauthorized",
-                f"the key for the language model is missing: set {KEY_VARIABLE}, or"
-                f" {ADDRESS_VARIABLE} (llm.baseUrl) for a server that needs no key",
+                f"the key for the language model is missing: set {KEY_VARIABLE}, or llm.baseUrl for"
+                " a server without keys",
             )
         with explain_client_errors(partial(ModelError, "unavailable")):
             if self._user_client is not None:

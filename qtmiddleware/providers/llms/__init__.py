@@ -17,10 +17,8 @@ from qtmiddleware.providers.openai_client import Clients, find_address, is_clien
 __all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
 
 _ALLOWED = (
-    "an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a chat model or"
-    " chain of LangChain or an LLM of LlamaIndex, a function (plain or async) from messages or a"
-    " prompt to text or a completion, such as litellm.completion, or an object with name, complete"
-    " and acomplete"
+    "an openai.OpenAI or openai.AsyncOpenAI client, a chat model of LangChain or LlamaIndex, a"
+    " function from messages to text, or an object with name, complete and acomplete"
 )
 
 

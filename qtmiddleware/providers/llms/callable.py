@@ -144,7 +144,9 @@ def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     keyword = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
 
     def call(prompt: Prompt) -> Any:
-        content = f"{prompt.system}\n\n{prompt.user}" if takes_text else _make_messages(prompt)
+        content: Any = _make_messages(prompt)
+        if takes_text:
+            content = f"{prompt.system}\n\n{prompt.user}"
         if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL):
             return fn(content, **fixed)
         return fn(**{keyword: content}, **fixed)

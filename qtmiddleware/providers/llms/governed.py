@@ -85,9 +85,8 @@ class GovernedModel:
         self.prices: Prices = getattr(inner, "prices", None) or prices
         if self._budget.max_usd is not None and self.prices.compute_cost(1, 1) is None:
             raise ConfigError(
-                f"budget.maxUsd needs the price of {inner.name}, which is not known. Set"
-                " llm.inputPrice and llm.outputPrice (US dollars per million tokens), or install"
-                " the list of OpenAI's prices: pip install 'qtmiddleware[prices]'",
+                f"budget.maxUsd needs the price of {inner.name}: set llm.inputPrice and"
+                " llm.outputPrice, or run: pip install 'qtmiddleware[prices]'",
                 path="budget.maxUsd",
                 value=self._budget.max_usd,
             )

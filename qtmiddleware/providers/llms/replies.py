@@ -18,10 +18,7 @@ MOST_CHARS: Final = 1_000_000
 
 CHECK_ADDRESS: Final = "check that llm.baseUrl is the address of an API"
 
-ACCEPTED: Final = (
-    "text, a chat completion, an object or a dict with its text under content or text, or the"
-    " fields that the prompt asks for"
-)
+ACCEPTED: Final = "text, a chat completion, an object or dict with content or text, or the fields"
 
 # `output_text` is where OpenAI's Responses API has it.
 _TEXT_NAMES: Final = ("content", "text", "output_text")
@@ -65,18 +62,27 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
     raise_if_gateway_error(answer)
     # The fields themselves, as structured output: a dict or a pydantic model.
     values = {field.name: read_field(answer, field.name) for field in prompt.fields}
-    if fields := {name: value for name, value in values.items() if value is not None}:
+    fields = {name: value for name, value in values.items() if value is not None}
+    if fields:
         return make_reply(json.dumps(fields, ensure_ascii=False, default=str), None)
-    # LlamaIndex and Ollama have the text in a message, and LangChain the end in its metadata.
+    # LlamaIndex and Ollama have the text in a message.
     for message in (answer, read_field(answer, "message")):
         for name in _TEXT_NAMES:
-            if (text := join_texts(read_field(message, name))) is not None:
-                holders = (answer, read_field(answer, "response_metadata"))
-                ends = [read_field(holder, name) for holder in holders for name in _END_NAMES]
-                end = next((end for end in ends if isinstance(end, str)), None)
-                return make_reply(text, answer, message, end)
-    kind = "a dict with none of these" if isinstance(answer, Mapping) else type(answer).__name__
+            text = join_texts(read_field(message, name))
+            if text is not None:
+                return make_reply(text, answer, message, _find_end(answer))
+    kind = type(answer).__name__
     raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
+
+
+def _find_end(answer: Any) -> str:
+    # LangChain has the reason in its metadata.
+    for holder in (answer, read_field(answer, "response_metadata")):
+        for name in _END_NAMES:
+            end = read_field(holder, name)
+            if isinstance(end, str):
+                return end
+    return ""
 
 
 def make_reply(
@@ -94,8 +100,7 @@ def make_reply(
             raise ModelError("empty", "the model's answer is empty")
         raise ModelError(
             "truncated",
-            "the token limit was reached before the answer began; raise llm.maxTokens (for"
-            " answers, answer.maxTokens)",
+            "the token limit cut the whole answer; raise llm.maxTokens or answer.maxTokens",
         )
     # LangChain and LlamaIndex keep what the service sent in a field; their own id is another one.
     raw = read_field(completion, "raw")
@@ -121,7 +126,9 @@ def raise_if_gateway_error(completion: Any) -> None:
     error = read_field(completion, "error")
     if error and isinstance(error, Mapping | str):
         code = read_field(error, "code")
-        reason = find_reason_for_status(code) if isinstance(code, int) else "unavailable"
+        reason = "unavailable"
+        if isinstance(code, int):
+            reason = find_reason_for_status(code)
         raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
