@@ -416,7 +416,7 @@ class _CheckRun:
             text = f"no passages were found in {failed.detail}"
             fix = responses.ADVICE
             try:
-                responses.find_shape(free.response, self.settings.keyword_evidence)
+                responses.find_shape(free.response)
             except ResponseShapeError as error:
                 text, _, fix = str(error).partition("; ")
         self._add(PROBLEM, "passages", text, fix)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections import UserDict
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -111,7 +110,7 @@ def read_response(
         ResponseShapeError: The response cannot be read.
     """
     try:
-        shape = custom_shape or find_shape(response, options)
+        shape = custom_shape or find_shape(response)
         items = shape.items(response)
         if not _is_list(items):
             raise _build_shape_error(items, "read= must return a list of items, not")
@@ -203,13 +202,9 @@ _USUAL_NAMES: Final = _ENVELOPE_NAMES.union(
 )
 
 
-def _is_public(name: str) -> bool:
-    return name[:1] != "_" or _spell(name) in _USUAL_NAMES
-
-
 def _list_slots(class_: type[Any]) -> list[str]:
     members = getmembers_static(class_)
-    return [name for name, it in members if ismemberdescriptor(it) and _is_public(name)]
+    return [name for name, it in members if ismemberdescriptor(it) and name[:1] != "_"]
 
 
 @lru_cache(1_024)
@@ -220,7 +215,8 @@ def _list_attributes(class_: type[Any], names: tuple[str, ...]) -> Sequence[str]
         for name, member in getmembers_static(class_)
         if _spell(name) in _USUAL_NAMES and hasattr(member, "__get__") and not callable(member)
     )
-    return list(dict.fromkeys((*filter(_is_public, names), *_list_slots(class_), *properties)))
+    public = (name for name in names if name[:1] != "_")
+    return list(dict.fromkeys((*public, *_list_slots(class_), *properties)))
 
 
 def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
@@ -232,28 +228,23 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
     if class_ is dict:
         return value  # type: ignore[no-any-return]
     kind = _classify(class_)
-    fields: dict[Any, Any] = {}
     try:
         if kind == "view":
             return dict(value.to_dict())
         if kind == "named tuple":
             return dict(zip(value._fields, value, strict=True))
         if kind == "mapping":
-            for name in islice(value.keys(), _MOST_FIELDS):
-                if monotonic() > stops_at:
-                    break
-                fields[name] = value[name]
-        elif kind == "object":
-            # The models of Pinecone's older SDKs answer to any name, so only declared names count.
-            names = getattr(class_, "attribute_map", None)
-            if not isinstance(names, dict):
-                names = _list_attributes(class_, tuple(getattr(value, "__dict__", ())))
-            for name in names:
-                fields[name] = getattr(value, name, None)
+            names = islice(value.keys(), _MOST_FIELDS)
+            return {name: value[name] for name in names if monotonic() <= stops_at}
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
-        return fields
-    return fields
+        return {}
+    if kind != "object":
+        return {}
+    # The models of Pinecone's older SDKs answer to any name, so only declared names count.
+    declared = getattr(class_, "attribute_map", None)
+    attributes = declared if isinstance(declared, dict) else getattr(value, "__dict__", ())
+    return {name: _get_field(value, name) for name in _list_attributes(class_, tuple(attributes))}
 
 
 def _get_field(holder: Any, name: str | int) -> Any:
@@ -322,8 +313,9 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
     def pick(usual: Sequence[str], setting: str = "") -> list[str]:
         wanted = (settings[setting], *usual) if setting in settings else usual
         # Of several spellings, the usual one comes first.
-        similar = (sorted(spelled.get(_spell(name), ()), key=name.__ne__) for name in wanted)
-        return list(chain(*similar))
+        return [
+            it for name in wanted for it in sorted(spelled.get(_spell(name), ()), key=name.__ne__)
+        ]
 
     ids, scores, texts = pick(IDS, "id"), pick(SCORES, "score"), pick(TEXTS, "text")
     return _Layout(
@@ -397,29 +389,9 @@ class _Reader:
         if isinstance(item, str):
             text_key = (self._namespace, f"\0{item}")
             return Passage(text_key, item, text=_join_text(item), text_field="")
-        fields = list_fields(item, self._stops_at)
-        # Where fields are in the item, if not under their names.
-        places: dict[Any, Path] = {}
-        if _is_plain(item):
-            fields = dict(zip(names, item, strict=True))
-            places = {name: (place,) for place, name in enumerate(names)}
+        fields, places = self._flatten(item, names)
         layout = _find_layout(tuple(fields), self._named)
         id_ = _find_string(fields, layout.ids)
-        scores = layout.scores
-        inner_name = None if id_ else _find_inner(fields)
-        if inner_name is not None:
-            # A document beside its score, as in LlamaIndex: the fields of both become one dict.
-            inner = list_fields(fields[inner_name], self._stops_at)
-            outer = {
-                name: it for name, it in fields.items() if name != inner_name and it is not None
-            }
-            inner_place = places.get(inner_name, (inner_name,))
-            places |= {name: (*inner_place, name) for name in inner if name not in outer}
-            fields = inner | outer
-            layout = _find_layout(tuple(fields), self._named)
-            id_ = _find_string(fields, layout.ids)
-            # Next to a document, a computed distance has whatever name the database gave it.
-            scores = layout.scores or [name for name, it in outer.items() if _is_number(it)]
         metadata_name, metadata = self._find_metadata(fields, layout)
         text, text_field = _find_text(fields, layout)
         if text is None and metadata_name:
@@ -436,17 +408,40 @@ class _Reader:
             other = {name: it for name, it in metadata.items() if type(it) is not float}
             key = f"{id_ or ''}\0{text or repr(other or item)}"
         title = metadata.get("title") or fields.get(layout.title)
+        score_paths = [places.get(name, (name,)) for name in layout.scores]
         return Passage(
             (str(fields.get("namespace") or self._namespace), key),
             item,
             id_,
-            _read_score(fields, [(name,) for name in scores]),
+            _read_score(item, score_paths),
             text,
             title if isinstance(title, str) else "",
             metadata,
             None if text is None else text_field,
-            [places.get(name, (name,)) for name in scores],
+            score_paths,
         )
+
+    def _flatten(self, item: Any, names: Sequence[str]) -> tuple[dict[Any, Any], dict[Any, Path]]:
+        """Return the fields of *item*, and the places of those that are not under their names."""
+        fields, places = list_fields(item, self._stops_at), dict[Any, Path]()
+        if _is_plain(item):
+            fields = dict(zip(names, item, strict=True))
+            places = {name: (place,) for place, name in enumerate(names)}
+        layout = _find_layout(tuple(fields), self._named)
+        inner_name = _find_inner(fields, layout)
+        if inner_name is None:
+            return fields, places
+        # A document beside its score, as in LlamaIndex: the fields of both become one dict.
+        inner = list_fields(fields[inner_name], self._stops_at)
+        inner_place = places.get(inner_name, (inner_name,))
+        outer = {name: it for name, it in fields.items() if name != inner_name and it is not None}
+        places |= {name: (*inner_place, name) for name in inner if name not in outer}
+        numbers = [name for name, value in outer.items() if _is_number(value)]
+        if numbers and not _find_layout((*inner, *outer), self._named).scores:
+            # A computed distance has whatever name the database gave it.
+            places["score"] = places.get(numbers[0], (numbers[0],))
+            outer["score"] = outer[numbers[0]]
+        return inner | outer, places
 
     def _find_metadata(self, fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
         """Return the name of the field with the metadata, and the metadata."""
@@ -476,10 +471,10 @@ def _find_string(fields: dict[Any, Any], names: Sequence[str]) -> str | None:
     return None
 
 
-def _find_inner(fields: dict[Any, Any]) -> Any:
+def _find_inner(fields: dict[Any, Any], layout: _Layout) -> Any:
     """Return the name of the field that holds the whole passage; ``None`` if there is none."""
-    layout = _find_layout(tuple(fields))
-    if any(isinstance(fields.get(name), str) for name in layout.texts):
+    has_text = any(isinstance(fields.get(name), str) for name in layout.texts)
+    if has_text or _find_string(fields, layout.ids):
         return None
     for name, value in fields.items():
         if name not in layout.metadata and (name == "document" or _is_document(value)):
@@ -527,10 +522,9 @@ def _read_score(holder: Any, paths: Sequence[Path]) -> float | None:
 def _check_without_text(passage: Passage) -> None:
     """Raise `ResponseShapeError` if *passage*, which has no text, is none, or a group of some."""
     item = passage.item
-    for name, value in list_fields(item).items():
-        is_list = _is_list(value) and len(value) and isinstance(name, str)
-        if is_list and _spell(name) in _ENVELOPE_NAMES and _is_document(value[0]):
-            raise _build_shape_error(item, "groups of passages were found, each of type")
+    lists = [value for value in list_fields(item).values() if _is_list(value) and len(value)]
+    if any(_is_document(value[0]) for value in lists):
+        raise _build_shape_error(item, "groups of passages were found, each of type")
     is_passage = passage.id is not None or isinstance(item, Mapping | str)
     if not is_passage and not list_texts(passage):
         raise _build_shape_error(item, "neither an id nor a text was found in an item of type")
@@ -542,9 +536,7 @@ def replace_score(passage: Passage, score: float) -> Any:
     Items without a score or that cannot be copied, such as database rows, are returned themselves.
     """
     item, paths = passage.item, passage.score_paths
-    if passage.score == score:
-        return item
-    for path in paths:
+    for path in paths if passage.score != score else ():
         # If the class computes its score, the copy does not show the new score and is useless.
         with suppress(Exception):
             copied = _replace(item, path, lambda _: score)
@@ -571,25 +563,16 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
     columns = [[it for it in column if it is not None] for column in zip(*rows, strict=True)]
     if all(map(_is_scored_pair, rows)):
         return [_name_scored(columns[0]), "score", "metadata"][: len(columns)]
-    names = list(map(str, range(len(columns))))
-    # Per column of texts: whether it has several words, how long it is, and its place.
-    texts: list[tuple[bool, int, int]] = []
-    for place, column in enumerate(columns):
-        if column and all(isinstance(value, str) for value in column):
-            has_words = any(map(_has_words, column))
-            # Single words in the first of several columns are probably ids.
-            if has_words or place or len(columns) == 1:
-                texts.append((has_words, sum(map(len, column)), place))
-        elif column and all(isinstance(value, Mapping) for value in column):
-            names[place] = "metadata"
-        elif _can_be_scores(column):
-            names[place] = "score"
+    names = [_name_column(place, column) for place, column in enumerate(columns)]
+    texts = [
+        (any(map(_has_words, column)), sum(map(len, column)), place)
+        for place, column in enumerate(columns)
+        if names[place] == str(place) and all(isinstance(value, str) for value in column)
+    ]
     if texts:
         # The longest texts with spaces are the passages, or else the longest words.
         _, _, place = max(texts)
         names[place] = "text"
-    if names[:1] == ["0"] and all(map(_is_id, columns[0])):
-        names[0] = "id"
     # A list of lists without a number may contain columns instead of rows.
     are_rows = isinstance(rows[0], tuple) or any(map(_is_number, chain(*columns)))
     are_passages = "text" in names or {"id", "metadata"}.issubset(names)
@@ -597,6 +580,15 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
         problem = "an item must be (id, score), (document, score) or have a text, not"
         raise _build_shape_error(rows[0], problem)
     return names
+
+
+def _name_column(place: int, column: Sequence[Any]) -> str:
+    """Return the name of a *column* that holds no texts; its *place* if its meaning is unknown."""
+    if column and all(isinstance(value, Mapping) for value in column):
+        return "metadata"
+    if _can_be_scores(column):
+        return "score"
+    return "id" if place == 0 and all(map(_is_id, column)) else str(place)
 
 
 def _name_scored(values: Sequence[Any]) -> str:
@@ -610,33 +602,27 @@ def _can_be_scores(column: Sequence[Any]) -> bool:
     """Return whether *column* has only finite numbers, which only rise or only fall."""
     # Whole numbers may be ids.
     numbers = [convert_to_float(value) for value in column]
-    if None in numbers or all(map(_is_whole, column)):
+    if None in numbers or all(hasattr(value, "__index__") for value in column):
         return False
     return numbers in (sorted(numbers), sorted(numbers, reverse=True))  # type: ignore[type-var]
-
-
-def _is_whole(value: Any) -> bool:
-    return hasattr(value, "__index__")
 
 
 def _is_id(value: Any) -> bool:
     """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
     if isinstance(value, str):
         return not _has_words(value)
-    return not hasattr(value, "__iter__") and (_is_whole(value) or not _is_number(value))
+    return not hasattr(value, "__iter__") and (hasattr(value, "__index__") or not _is_number(value))
 
 
 # --- a response -----------------------------------------------------------------------------------
 
 
-def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
+def find_shape(response: Any) -> Shape:
     """Detect the structure of *response*, and return the functions that read and rebuild it.
 
     Raises `ResponseShapeError`, which names its type, if it holds no readable list of passages.
     """
-    path: Path = ()
-    if response is not None and not _is_list(response):
-        path = _find_list_path(response, options)
+    path = _find_list_path(response)
     if columns := _find_columns(response, path):
         return Shape(partial(_read_columns, columns), partial(_rebuild_columns, columns))
     return Shape(lambda other: _get(other, path) or (), partial(_rebuild_list, path))
@@ -667,15 +653,17 @@ def _rebuild_columns(columns: Mapping[Path, str], response: Any, items: Sequence
     return response
 
 
-def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
-    """Return the path to the list of passages inside *response*."""
+def _find_list_path(response: Any) -> Path:
+    """Return the path to the list of passages in *response*; () if it is a list itself."""
+    if response is None or _is_list(response):
+        return ()
     fields = list_fields(response)
     empty_path: Path = ()
     for usual in ENVELOPES:
         path, value = _follow(fields, usual)
         if _is_list(value):
             path = _unnest(path, value)
-            if _can_hold_passages(_get(fields, path), options):
+            if _can_hold_passages(_get(fields, path)):
                 return path
         elif path and value is None:
             empty_path = empty_path or path
@@ -697,17 +685,16 @@ def _unnest(path: Path, value: Any) -> Path:
     return (*path, 0) if _is_list(inner) and not _is_scored_pair(inner) else path
 
 
-def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
+def _can_hold_passages(items: Sequence[Any]) -> bool:
     """Return whether *items* is empty, or its first item has an id or a text."""
     if not len(items):
         return True
     if isinstance(items[0], str):
         return any(isinstance(it, str) and _has_words(it) for it in items)
-    try:
-        (passage,) = _Reader(tuple(options.fields.items())).read_all([items[0]])
-    except ResponseShapeError:
-        return False
-    return bool(passage.id or passage.text or list_texts(passage))
+    with suppress(ResponseShapeError):
+        passage = read_passage(items[0])
+        return bool(passage.id or passage.text or list_texts(passage))
+    return False
 
 
 def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
@@ -778,20 +765,16 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
         return _refill(holder, [*holder[:name], value, *holder[name + 1 :]])
     if isinstance(holder, tuple):
         return holder._replace(**{name: value})  # type: ignore[attr-defined]
-    if isinstance(holder, dict | UserDict):
-        copied: Any = copy.copy(holder)
-        copied[name] = value
-        return copied
     if hasattr(class_, "__struct_fields__"):
         fields = {field: getattr(holder, field) for field in class_.__struct_fields__}
         return class_(**{**fields, name: value})
-    if _classify(class_) in ("mapping", "view"):
+    if _classify(class_) in ("mapping", "view") and not isinstance(holder, dict):
         # A copy may share the dict, so a new object is built.
         return class_({**list_fields(holder), name: value})
     attributes = getattr(holder, "__dict__", {})
     if isinstance(store := attributes.get("_data_store"), dict):
         # The copy module cannot copy the models of Pinecone's older SDKs.
-        copied = object.__new__(class_)
+        copied: Any = object.__new__(class_)
         vars(copied).update(attributes, _data_store={**store, name: value})
         return copied
     descriptor = getattr_static(class_, name, None)
@@ -801,8 +784,11 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
     copied = copy.copy(holder)
     if copied is holder or (attributes and vars(copied) is attributes):
         raise TypeError(name)
-    # Frozen classes raise an error in their own __setattr__, so the one of `object` is called.
-    object.__setattr__(copied, name, value)
+    if isinstance(holder, dict):
+        copied[name] = value
+    else:
+        # Frozen classes raise an error in their own __setattr__, so the one of `object` is called.
+        object.__setattr__(copied, name, value)
     return copied
 
 
