@@ -629,7 +629,6 @@ def find_shape(response: Any) -> Shape:
 
 
 def _rebuild_list(path: Path, response: Any, items: Sequence[Any]) -> Any:
-    """Return a copy of *response* with *items* in the list at *path*."""
     try:
         return _replace(response, path, partial(_refill, items=items))
     except ResponseShapeError:
@@ -647,7 +646,6 @@ def _read_columns(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
 
 
 def _rebuild_columns(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -> Any:
-    """Return a copy of *response* with the values of *items* in its *columns*."""
     for path, field in columns.items():
         response = _rebuild_list(path, response, [item.get(field) for item in items])
     return response

@@ -343,7 +343,6 @@ class Arguments:
         return (root, *self._find_keys(root, self._get((root,))))
 
     def _find_root(self) -> Any:
-        """Return the keyword or position of the argument that is or holds the question."""
         binding = self.binding
         score_by = self._get((SCORE_BY,)) if binding.takes_clauses or binding.is_loose else None
         if binding.takes_clauses and not clauses.are_clauses(score_by):
@@ -394,10 +393,7 @@ class Arguments:
         return (name,) if name else ()
 
     def _must_move(self, query: Any) -> bool:
-        """Return whether the function takes *query* elsewhere than where the call passes it.
-
-        For example, it takes clauses or a vector, but its callers pass a text as ``query``.
-        """
+        """Return whether the function takes *query* elsewhere than where the call passes it."""
         root, binding = self._path[0], self.binding
         if root in (binding.path[0], SCORE_BY):
             return False

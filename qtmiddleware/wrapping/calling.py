@@ -103,8 +103,7 @@ class Caller:
         """Call the function for the text of *search*, and return its response.
 
         If it fails for more passages than the caller asked for, it is called again with the
-        caller's own number, which later searches use too. Exceptions from the last call pass
-        through.
+        caller's own number. Exceptions from the last call pass through.
         """
         query: Any = search.text
         if self.call.embedder is not None and query is not None:

@@ -107,11 +107,7 @@ def build_record(
     plain: Retrieval | None,
     dropped: int,
 ) -> dict[str, Any]:
-    """Return the query log's record of *retrieval* as a dict, ready for JSON.
-
-    The two lists that a `Hybrid` search merges are there too, those of a variant in its entry in
-    ``searches``.
-    """
+    """Return the query log's record of *retrieval* as a dict, ready for JSON."""
     # Imported here so that users without a log do not pay for this module.
     from datetime import UTC, datetime
 

@@ -244,12 +244,10 @@ class QueryMiddleware(CopiedAsItself):
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
 
-        Calls that began before keep the old settings; later ones use the new settings, even of
-        functions wrapped before. Read `retriever` again if *config* names another store. The API
-        key is read again, and models for the new settings are loaded before any call waits for
-        them. A reload keeps the cached transformations, the spent budget and the threads; the
-        circuit breaker if model and service stay the same; and the clients and the reranker if
-        address, key and the reranker's model do.
+        Calls that began before keep the old settings; later ones, even of functions wrapped before,
+        use the new ones. The API key is read again. The cache, the spent budget and the threads
+        are kept, and so are breaker, clients and reranker if their settings stay the same. Read
+        `retriever` again if *config* names another store.
 
         Thread-safe, but let a signal handler wake a thread that reloads.
 
@@ -270,10 +268,7 @@ class QueryMiddleware(CopiedAsItself):
                     self._opened = self._retriever = None
 
     def health(self) -> Health:
-        """Return the state of the models, threads, caches and budget, as known from past calls.
-
-        Returns at once, contacts no service and never raises.
-        """
+        """Return the state of models, threads, cache and budget, without contacting a service."""
         # Imported here so that a user who never asks does not pay for these modules.
         from qtmiddleware.wrapping.health import read_health
 

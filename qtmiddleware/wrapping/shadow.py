@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.flow import retrieve
-from qtmiddleware.runtime.forking import make_lock, register_fork_reset
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.io import drive
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import arun, run
@@ -50,12 +50,6 @@ class ShadowRuns:
         self.running = self.finished = self.failed = self.dropped = self._logged_drops = 0
         # Keep a reference to each task: asyncio may collect a task that nobody references.
         self._tasks: set[asyncio.Task[None]] = set()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """After a fork, forget the retrievals under way, which belong to the parent process."""
-        self.running = 0
-        self._tasks.clear()
 
     def start(self, caller: Caller, plain: Retrieval) -> None:
         """Retrieve in the background, and log how the result differs from *plain*. Never raises.

@@ -154,7 +154,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         return drive(gather_results(io, works, engine.settings.limits.max_concurrency))
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Search for each query as `retrieve_many` does, without blocking the event loop."""
+        """Search as `retrieve_many` does, without blocking the running event loop."""
         engine = self.middleware.engine
         io = make_async_io(engine.bulkhead)
         calls = self._make_calls(self.aretrieve, args, kwargs)
@@ -298,9 +298,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Callable[[], T]]:
         """Return one call of *method* per query. The caller passed the queries as a list."""
-        # The first call would exhaust an iterator, and the others would see no history.
-        if isinstance(history := kwargs.get("history"), Iterator):
-            kwargs["history"] = tuple(history)
         arguments = self._bind(args, kwargs)
         queries = arguments.read_passed_query()
         if not isinstance(queries, list | tuple):
@@ -427,7 +424,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
 
     def __reduce__(self) -> Any:
         fn = self._function.fn
-        if (name := find_import_name(fn, self)) is not None:
+        if (name := _find_import_name(self)) is not None:
             return name
         has_options = any(option is not None for option in self.wrap_options.values())
         if has_options or not isinstance(fn, types.FunctionType):
@@ -465,15 +462,13 @@ def copy_with_learned(wrapped: W, learned: Learned) -> W:
     return duplicate
 
 
-def find_import_name(fn: Any, expected_object: object) -> str | None:
-    """Return the name by which *fn* can be imported if it refers to *expected_object*."""
-    name = getattr(fn, "__qualname__", None)
-    if not isinstance(name, str):
-        return None
-    container: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
+def _find_import_name(wrapped: Wrapped[..., Any]) -> str | None:
+    """Return the name by which *wrapped*, such as a decorated function, can be imported."""
+    name = getattr(wrapped, "__qualname__", "")
+    found: Any = sys.modules.get(str(getattr(wrapped, "__module__", None)))
     for part in name.split("."):
-        container = getattr(container, part, None)
-    return name if container is expected_object else None
+        found = getattr(found, part, None)
+    return name if found is wrapped else None
 
 
 def refuse_to_pickle(unpicklable: object) -> TypeError:
