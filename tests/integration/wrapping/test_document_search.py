@@ -16,7 +16,6 @@ from pinecone import (
     SparseEmbedQuery,
     TextQuery,
 )
-from pinecone.exceptions import PineconeException
 from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
@@ -145,25 +144,6 @@ def test_what_is_no_question_is_searched_as_it_was_passed(
     assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
     first, second = world.sent("/search")
     assert first == second
-
-
-BAD: dict[str, dict[str, Any]] = {
-    "a vector clause beside another": {
-        "score_by": [*CLAUSES["embed"](QUERY), *CLAUSES["text"](QUERY)]
-    },
-    "an unknown type": {"score_by": [{"type": "guess", "query": QUERY}]},
-    "a blank namespace": {"score_by": CLAUSES["embed"](QUERY), "namespace": " "},
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_the_sdks_own_error_reaches_the_caller(case: str, index: Any) -> None:
-    call = {**CALL, **BAD[case]}
-    with pytest.raises(PineconeException) as plain:
-        index.documents.search(**call)
-    with pytest.raises(PineconeException) as wrapped:
-        RULES.wrap(index.documents.search)(**call)
-    assert (type(wrapped.value), str(wrapped.value)) == (type(plain.value), str(plain.value))
 
 
 EMBED = call_with(CLAUSES["embed"](QUERY), filter={"page": {"$lt": 9}})

@@ -12,7 +12,7 @@ import sys
 import typing
 import warnings
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -98,13 +98,11 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "class method outside": lambda: Service.class_outside,
     "static method outside": lambda: Service().static_outside,
     "decorated inside": lambda: Service().decorated,
-    "decorated outside": lambda: traced(qm.wrap(function)),
     "partial": lambda: qm.wrap(functools.partial(function, top_k=2)),
     "partial of a wrapped one": lambda: functools.partial(qm.wrap(function), top_k=2),
     "callable object": lambda: qm.wrap(Finder()),
     "wrapped twice": lambda: qm.wrap(qtm.middleware(function)),
     "builtin-like": lambda: qm.wrap({QUERY: rows()}.get),
-    "options": lambda: qtm.middleware(config={"topK": 5}, query_arg="query")(function),
 }
 
 AWAITED: dict[str, Callable[[], Any]] = {
@@ -112,7 +110,6 @@ AWAITED: dict[str, Callable[[], Any]] = {
     "class method outside": lambda: Service.aclass_outside,
     "static method": lambda: Service.astatic,
     "decorated inside": lambda: qm.wrap(atraced(coroutine)),
-    "decorated by a plain wrapper": lambda: qm.wrap(traced(coroutine)),
     "partial": lambda: qm.wrap(functools.partial(coroutine, top_k=2)),
     "callable object": lambda: qm.wrap(AsyncFinder()),
     "wrapped twice": lambda: qm.wrap(qtm.middleware(coroutine)),
@@ -244,36 +241,6 @@ def test_an_abstract_method_stays_abstract() -> None:
 
 
 # --- a function that searches through itself ------------------------------------------------------
-
-DEPTH: Final = 3
-
-
-@pytest.mark.parametrize("way", ["called", "awaited in threads", "awaited"])
-@pytest.mark.parametrize("method", ["__call__", "retrieve"])
-def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_alone(
-    way: str, method: str
-) -> None:
-    asked: list[str] = []
-
-    def is_deep(query: str) -> bool:
-        asked.append(query)
-        return query.count("+") == DEPTH
-
-    @middleware().wrap
-    def search(query: str, top_k: int = 4) -> Any:
-        return rows() if is_deep(query) else (getattr(search, method)(f"{query}+"), rows())[1]
-
-    @middleware().wrap
-    async def asearch(query: str, top_k: int = 4) -> Any:
-        again = asearch if method == "__call__" else asearch.aretrieve
-        return rows() if is_deep(query) else (await again(f"{query}+"), rows())[1]
-
-    if way == "called":
-        search(QUERY)
-    else:
-        asyncio.run((asearch if way == "awaited" else search).aretrieve(QUERY))
-    # The question and its rewrite, each as deep as the function goes by itself.
-    assert sorted(it.count("+") for it in asked) == sorted([*range(DEPTH + 1)] * 2)
 
 
 async def test_a_task_that_outlives_the_search_it_was_begun_in_is_nested_no_more() -> None:

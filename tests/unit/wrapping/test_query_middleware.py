@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from threading import Event
 from typing import Any, Final
 from weakref import ref
 
@@ -24,6 +25,7 @@ from tests.support.retrieval_world import (
     search,
     transforming,
 )
+from tests.support.waiting import PATIENCE
 
 
 def plain(query: str, top_k: int = 4) -> Any:
@@ -177,6 +179,19 @@ def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
         for number in range(2 * MOST_KEPT)
     ]
     assert {id(engine.model.breaker) for engine in engines} == {id(qm.engine.model.breaker)}
+
+
+def test_a_caller_with_little_time_opens_no_breaker() -> None:
+    release = Event()
+    limits = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
+    qm = qtm.QueryMiddleware(
+        {"transformationType": "rewrite", "breaker": {"failures": 1}, "limits": limits},
+        client=lambda messages: str(release.wait(PATIENCE)),
+    )
+    found = qm.wrap(plain).retrieve(QUERY, config={"limits": {"llmTimeoutMs": 20}})
+    assert [it.reason for it in found.degradations] == ["timeout"]
+    assert (qm.health().model.failures, qm.health().model.breaker) == (0, "closed")
+    release.set()
 
 
 # --- transform ------------------------------------------------------------------------------------
