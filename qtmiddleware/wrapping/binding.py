@@ -238,9 +238,8 @@ class Binding:
     def make_missing_error(self) -> NoQuestion:
         """Return the error for a call without a question."""
         return NoQuestion(
-            f"{self.function_name}() was called without a query; pass it as {self.argument!r}, name"
-            " the parameter that holds the query with query_arg=, or wrap a function that takes a"
-            " vector with embed="
+            f"{self.function_name}() was called without a query; pass it as {self.argument!r}, or"
+            " name its parameter with query_arg="
         )
 
     def read_default(self, name: Any) -> Any:

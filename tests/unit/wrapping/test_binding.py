@@ -268,7 +268,7 @@ def test_a_number_that_cannot_be_read_or_changed_is_passed_on(options: Any) -> N
     ("signature", "call", "advice"),
     [
         ("query=None, id=None, top_k=4, **kw", "id='near', asked=Q", "query_arg="),
-        ("**kw", "vector=[0.5]", "pass it as 'query', name the parameter"),
+        ("**kw", "vector=[0.5]", "pass it as 'query', or name its parameter"),
         (PINECONE, "namespace='n', inputs={'image': 'x'}", "inputs.text"),
     ],
 )
