@@ -133,10 +133,6 @@ class QueryTransformRetriever:
             trace: The searches, model calls, times and costs.
             confidence: How good the result is, compared with earlier results.
 
-        Raises:
-            ConfigError: A setting is not valid.
-            WrapError: The retriever is an async function. Use `run_async`.
-
         Exceptions of the retriever pass through unchanged.
         """
         # A function that takes no filters gets none.

@@ -130,10 +130,6 @@ class QueryTransformRetriever(BaseRetriever):
         retriever returned. *arguments* are those of `invoke`: *history*, *qtm_config*, and your
         retriever's own.
 
-        Raises:
-            ConfigError: A setting is not valid.
-            WrapError: Your retriever is an async function. Use `aretrieve`.
-
         Exceptions of your retriever pass through unchanged.
         """
         return self._adapter.retrieve(

@@ -113,10 +113,6 @@ class QueryTransformRetriever(BaseRetriever):
             history: The conversation so far; overrides the retriever's history.
             arguments: *qtm_config*, which holds settings for this call, and your function's own.
 
-        Raises:
-            ConfigError: A setting is not valid.
-            WrapError: Your retriever is an async function. Use `afind`.
-
         Exceptions of your retriever pass through unchanged.
         """
         messages = self.history if history is None else history
@@ -294,10 +290,6 @@ def _convert(retrieval: Retrieval) -> list[NodeWithScore]:
     ]
 
 
-def _make_node(
-    id_: str | None,
-    text: str,
-    metadata: dict[str, Any],
-) -> TextNode:
+def _make_node(id_: str | None, text: str, metadata: dict[str, Any]) -> TextNode:
     node_id = {} if id_ is None else {"id_": id_}
     return TextNode(text=text, metadata=metadata, **node_id)

@@ -86,7 +86,10 @@ _KINDS: Final = {
         "chat",
     ),
     "embedding": _Kind(
-        "embeddings", "gen_ai.client.embeddings.duration", SpanKind.CLIENT, "embeddings"
+        "embeddings",
+        "gen_ai.client.embeddings.duration",
+        SpanKind.CLIENT,
+        "embeddings",
     ),
 }
 
@@ -177,7 +180,10 @@ class OpenTelemetryObserver:
         if operation.kind == "retrieval":
             subject = self._source_id
         # A sampler may read the attributes of the start.
-        attributes = {"qtmiddleware.operation": operation.kind} | self._describe_model(operation)
+        attributes = {
+            "qtmiddleware.operation": operation.kind,
+            **self._describe_model(operation),
+        }
         if self._source_id and operation.kind in ("retrieval", "search"):
             attributes["gen_ai.data_source.id"] = self._source_id
         span = self._tracer.start_span(

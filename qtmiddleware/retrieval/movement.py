@@ -36,19 +36,17 @@ _CELL: Final = 'style="text-align:left;vertical-align:top"'
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage's rank and score in one search.
+    """A passage's rank in one search.
 
     Attributes:
         search: The index of the search in `Retrieval.rankings`, from 0.
         kind: The kind of the variant that was searched.
         place: The rank in this search, from 1.
-        score: The backend's score.
     """
 
     search: int
     kind: str
     place: int
-    score: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,9 @@ class Movement:
     @property
     def change(self) -> int | None:
         """By how many ranks the passage rose; ``None`` if it is missing from one of the lists."""
-        return None if self.place is None or self.before is None else self.before - self.place
+        if self.place is None or self.before is None:
+            return None
+        return self.before - self.place
 
     @property
     def why(self) -> str:
@@ -199,7 +199,8 @@ def format_ordinal(number: int | None) -> str:
     if number is None:
         return ""
     is_teen = number % 100 in (11, 12, 13)
-    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}th" if is_teen else f"{number}{ending}"
 
 
 def find_question_language(retrieval: Retrieval) -> str:
@@ -221,7 +222,7 @@ class _Explainer:
     """The ranks of one retrieval's passages in all its lists, and the reasons in words."""
 
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
-        self._retrieval = retrieval
+        self._found = retrieval
         self._searches = [_rank(ranking.keys, ranking.scores) for ranking in retrieval.rankings]
         self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
         self._fused = _rank(retrieval.fused, retrieval.fused_scores)
@@ -252,9 +253,9 @@ class _Explainer:
     def explain(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of one passage; *place* is its final rank."""
         keywords: tuple[str, ...] = ()
-        if self._retrieval.evidence and key in self._shares:
-            words = " ".join(group for group, _ in self._retrieval.evidence.keywords)
-            language = self._retrieval.evidence.language
+        if self._found.evidence and key in self._shares:
+            words = " ".join(group for group, _ in self._found.evidence.keywords)
+            language = self._found.evidence.language
             keywords = find_matching_words(words, match.text or "", language)
         fused_place, fused_score = self._fused.get(key, _NOWHERE)
         reranked_place, rerank_score = self._reranked.get(key, _NOWHERE)
@@ -278,8 +279,8 @@ class _Explainer:
     def _list_hits(self, key: Key) -> Iterator[Hit]:
         for search, ranks in enumerate(self._searches):
             if key in ranks:
-                kind = self._retrieval.rankings[search].variant.kind
-                yield Hit(search, kind, *ranks[key])
+                kind = self._found.rankings[search].variant.kind
+                yield Hit(search, kind, ranks[key][0])
 
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that are above a passage, but were not before."""
@@ -301,7 +302,7 @@ class _Explainer:
         if not new:
             last = format_ordinal(movement.last_place)
             now = f"now {last}" if last else "no search found it"
-            return f"was {old}, {now} and out of the {len(self._retrieval.matches)} shown"
+            return f"was {old}, {now} and out of the {len(self._found.matches)} shown"
         if old:
             return f"stays {new}" if old == new else f"from {old} to {new}"
         return f"new at {new}" + (f", from {start} in the question's own search" if start else "")
@@ -321,7 +322,9 @@ class _Explainer:
         if is_down and movement.evidence is not None and not movement.keywords:
             yield "holds no keyword"
         reranked, earlier = movement.reranked_place, weighed or fused
-        if reranked and earlier and (reranked > earlier if is_down else reranked < earlier):
+        if reranked is None or earlier is None or reranked == earlier:
+            return
+        if is_down == (reranked > earlier):
             yield f"the reranker puts it {format_ordinal(reranked)}"
 
     def _list_variant_searches(self, movement: Movement) -> Iterator[str]:
@@ -340,7 +343,7 @@ class _Explainer:
             quoted = (f"'{word}'" for word in words)
             yield f"holds {_join_texts(quoted)}"
         if self._matched.get(movement.match.key, _NOWHERE)[1]:
-            notes = [note for subject, note in self._retrieval.trace.notes if subject == "metadata"]
+            notes = [note for subject, note in self._found.trace.notes if subject == "metadata"]
             yield f"its metadata match {_join_texts(notes or ['the question'])}"
 
 

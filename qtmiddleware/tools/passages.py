@@ -117,8 +117,9 @@ def _build_row(movement: Movement, field_names: Sequence[str]) -> dict[str, Any]
         if match.score is not None and isfinite(match.score):
             row["score"] = round(match.score, 4)
         row["why"] = cut_text(movement.why, 2 * _MOST_OF_FIELD)
-        if fields := {name: shorten(metadata[name]) for name in field_names if name in metadata}:
-            row["fields"] = fields
+        fields = [name for name in field_names if name in metadata]
+        if fields:
+            row["fields"] = {name: shorten(metadata[name]) for name in fields}
     except Exception as error:
         row = {"text": "", **row, "why": f"not read: {type(error).__name__}"}
     return row

@@ -18,23 +18,21 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.answer_world import Telling, every_stream, scripted
 from tests.support.retrieval_world import QUERY, Way, ids
-from tests.support.waiting import PATIENCE, with_enough_time
+from tests.support.waiting import with_enough_time
 
 SYNC = Way("sync")
 
 
 class Streaming(ScriptedModel):
-    """Streams *pieces*; after them it waits until *released*."""
+    """Streams *pieces*, and tells when they have *ended*."""
 
-    def __init__(self, *pieces: str | Reply, released: Event | None = None) -> None:
+    def __init__(self, *pieces: str | Reply) -> None:
         super().__init__("")
-        self.pieces, self.released, self.ended = pieces, released, Event()
+        self.pieces, self.ended = pieces, Event()
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         yield from self.pieces
         self.ended.set()
-        if self.released is not None:
-            self.released.wait(PATIENCE)
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
         for piece in self.pieces:
@@ -174,26 +172,3 @@ def test_a_slow_listener_gets_everything_in_the_time_of_the_model() -> None:
         return str("a" + "".join(stream))
 
     assert with_enough_time(listen, bool) == "a b"
-
-
-@pytest.mark.parametrize("way", ["sync", "threads"])
-def test_a_model_that_blocks_its_thread_holds_nobody(way: str) -> None:
-    released = Event()
-    model = Streaming("Jaco", released=released)
-    model.can_async = False
-    shown: list[str] = []
-
-    def hear(seconds: float) -> None:
-        wrapped = Way(way).wrap(config={"answer": {"timeoutMs": int(seconds * 1e3)}}).wrapped
-        wrapped.middleware.engine.chat_model = model
-
-        async def aread() -> None:
-            shown.extend([piece async for piece in wrapped.astream_answer(QUERY)])
-
-        with pytest.raises(ModelError, match="in time"):
-            shown.extend(wrapped.stream_answer(QUERY)) if way == "sync" else asyncio.run(aread())
-
-    try:
-        with_enough_time(hear, lambda _: model.ended.is_set())
-    finally:
-        released.set()

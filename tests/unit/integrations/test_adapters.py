@@ -284,11 +284,6 @@ async def test_what_returns_no_documents_is_named_by_its_type_alone(
         await framework.aask(retriever, QUESTION)
 
 
-@pytest.mark.parametrize("returned", [[], {"matches": []}, None], ids=name_type)
-def test_nothing_found_is_no_documents(framework: Framework, returned: Any) -> None:
-    assert framework.ask(framework.make(lambda query: returned), QUESTION) == []
-
-
 async def test_an_asynchronous_function_is_awaited_and_refused_where_it_cannot_be(
     framework: Framework,
 ) -> None:

@@ -135,14 +135,6 @@ def test_what_a_variant_alone_found_has_the_lowest_score_of_the_question(inner: 
     assert {it.id: it.score for it in found} == expected
 
 
-@pytest.mark.parametrize("inner", [search, search_rows])
-def test_scores_may_be_ours_which_fall_with_the_order(inner: Any) -> None:
-    retriever = QueryTransformRetriever(inner, config={"scores": "fused"})
-    scores = [it.score for it in retriever.run("passage 3")["documents"]]
-    assert scores == sorted(scores, reverse=True)
-    assert max(scores) < 6
-
-
 def test_a_function_read_by_a_shape_of_its_own_is_read_as_it_says() -> None:
     wrapped = qtm.QueryMiddleware().wrap(
         lambda query: types.SimpleNamespace(rows=[("x", it) for it in find(query, len(TEXTS))]),
@@ -150,12 +142,6 @@ def test_a_function_read_by_a_shape_of_its_own_is_read_as_it_says() -> None:
         write=lambda response, items: types.SimpleNamespace(rows=[("x", it) for it in items]),
     )
     assert ids(QueryTransformRetriever(wrapped).run(QUESTION))[0] == "health"
-
-
-@pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
-def test_documents_without_a_text_come_as_they_are() -> None:
-    pictures = [Document(id=str(n), meta={"file": f"{n}.png"}, score=0.5) for n in range(3)]
-    assert QueryTransformRetriever(lambda query: pictures).run(QUESTION)["documents"] == pictures
 
 
 # --- the model ------------------------------------------------------------------------------------

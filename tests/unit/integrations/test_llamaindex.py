@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.retrievers import BaseRetriever
@@ -143,11 +142,6 @@ async def test_a_node_that_only_a_variant_found_is_the_inner_ones_with_the_lowes
     assert [it.score for it in NODES] == [it.score for it in scored()]
 
 
-@pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
-def test_nodes_without_a_text_come_as_they_are() -> None:
-    assert QueryTransformRetriever(Plain(PICTURES)).retrieve(QUESTION) == PICTURES
-
-
 # --- how many -------------------------------------------------------------------------------------
 
 
@@ -251,18 +245,6 @@ async def test_every_search_and_the_models_call_are_spans_within_ours(is_async: 
     inner = [it for it, parent in spans.tree[1:] if parent.startswith("QueryTransformRetriever.")]
     assert inner.count(f"VectorIndexRetriever.{name}") == 2
     assert sum(it.startswith("Replies.") for it in inner) == 1
-
-
-@both_ways
-async def test_handlers_of_the_inner_retrievers_callback_manager_hear_of_ours(
-    is_async: bool,
-) -> None:
-    handler = LlamaDebugHandler(print_trace_on_end=False)
-    inner = make_index(callback_manager=CallbackManager([handler])).as_retriever()
-    await found_by(QueryTransformRetriever(inner), QUESTION, is_async)
-    assert len(handler.get_event_pairs(CBEventType.RETRIEVE)) == 2
-    own = CallbackManager([])
-    assert QueryTransformRetriever(inner, callback_manager=own).callback_manager is own
 
 
 async def test_a_blocking_retriever_does_not_hold_up_the_loop() -> None:

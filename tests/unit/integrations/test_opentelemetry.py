@@ -17,8 +17,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-import qtmiddleware as qtm
-from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT, OpenTelemetryObserver
+from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.runtime.observing import describe_model
@@ -398,9 +397,3 @@ def test_a_processor_that_raises_costs_its_span_alone() -> None:
     assert [wrapped.retrieve(QUERY).status for _ in range(3)] == ["full"] * 3
     assert is_nothing_current()
     assert [count for _, count in telemetry.points()["qtmiddleware.request.duration"]] == [3]
-
-
-def test_without_a_provider_nothing_changes() -> None:
-    qm = qtm.QueryMiddleware({}, observers=[OpenTelemetryObserver()])
-    assert qm.wrap(plain)(QUERY) == qtm.QueryMiddleware({}).wrap(plain)(QUERY)
-    assert is_nothing_current()
