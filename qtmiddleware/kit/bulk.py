@@ -21,6 +21,7 @@ from qtmiddleware.config.introspection import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError
 from qtmiddleware.kit.evaluation.dataset import Question, load_questions, read_lines
+from qtmiddleware.kit.ray_data import map_on_ray
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.retrieval.call import validate_query
@@ -198,8 +199,6 @@ def _transform_on_ray(
     questions: list[Question],
     concurrency: int,
 ) -> Generator[Record]:
-    from qtmiddleware.kit.ray_data import map_on_ray
-
     size = concurrency * _BATCHES_PER_WORKER
     batches = (questions[start : start + size] for start in range(0, len(questions), size))
     for records in map_on_ray(partial(partial, transform), batches):

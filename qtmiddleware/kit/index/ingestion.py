@@ -14,8 +14,9 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -29,6 +30,7 @@ from qtmiddleware.kit.index.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.retriever import open_retriever
 from qtmiddleware.kit.index.sources import NotTaken, Source, identify_file
 from qtmiddleware.kit.index.vectors import build_embedding_name, embed_batches
+from qtmiddleware.kit.ray_data import connect_to_ray
 from qtmiddleware.protocols import Embedder, Passage, Store
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.governed import GovernedModel
@@ -173,12 +175,8 @@ def ingest(
     settings = Config.load(config).settings
     path = os.fspath(data_path) if data_path is not None else settings.data_path
     if not path:
-        raise ConfigError(
-            "dataPath is not set; name a file, a folder or a glob, or set dataPath",
-            path="dataPath",
-            value=path,
-            allowed="a file, a folder or a glob",
-        )
+        message = "dataPath is not set; name a file, a folder or a glob, or set dataPath"
+        raise ConfigError(message, path="dataPath", allowed="a file, a folder or a glob")
     model = None
     if settings.contextual_chunks:
         inner = make_language_model(client, settings)
@@ -196,12 +194,8 @@ def ingest(
             run = _Run(ledger, source, retriever.store, retriever.embedder, contexts, progress)
             run.forget_emptied_store()
             _log_counts("Reading documents", files=len(source.paths))
-            with ExitStack() as opened:
-                if on_ray:
-                    from qtmiddleware.kit.ray_data import connect_to_ray
-
-                    opened.enter_context(connect_to_ray())
-                run.index_documents(opened.enter_context(Converter()), on_ray=on_ray)
+            with connect_to_ray() if on_ray else nullcontext(), Converter() as converter:
+                run.index_documents(converter, on_ray=on_ray)
             run.remove_gone_documents()
             return run.build_report(perf_counter() - start)
         finally:
@@ -305,8 +299,7 @@ class _Run:
         """Write the passages of *documents* to the store, and mark the documents as done."""
         texts: dict[bytes, str] = {}
         for document in documents:
-            if self._contexts:
-                self._add_contexts(self._contexts, document)
+            self._add_contexts(document)
             for passage in document.passages:
                 context = passage.metadata.get("context")
                 text = f"{context}\n\n{passage.text}" if context else passage.text
@@ -341,12 +334,12 @@ class _Run:
         self._counts["written"] += total
         self._counts["embedded"] += len(missing)
 
-    def _add_contexts(self, contexts: ContextWriter, document: _Document) -> None:
-        failed = contexts.failed
-        document.passages = contexts.add_contexts(
-            document.passages, lambda done, total: self._report("contexts", done, total)
-        )
-        if contexts.failed > failed:
+    def _add_contexts(self, document: _Document) -> None:
+        if self._contexts is None:
+            return
+        report = partial(self._report, "contexts")
+        document.passages = self._contexts.add_contexts(document.passages, report)
+        if not all("context" in passage.metadata for passage in document.passages):
             # Without a fingerprint, the next run asks again.
             document.fingerprint = ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
@@ -15,6 +15,12 @@ from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, open_pinecone
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.runtime.background_loop import is_async
+
+# The settings that decide which store is opened, and how it is searched.
+_GROUPS: Final = (
+    *("index_path", "embedding_model", "embedding_dimensions", "store"),
+    *("hybrid", "fusion", "preprocess", "top_k"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class StoreRetriever:
 
     def serves(self, settings: Settings) -> bool:
         """Return whether *settings* ask for the same store and the same search of it."""
-        return _list_search_settings(settings) == _list_search_settings(self.settings)
+        return all(getattr(settings, name) == getattr(self.settings, name) for name in _GROUPS)
 
     def close(self) -> None:
         """Close the store and the embedder, unless the caller passed them in."""
@@ -102,20 +108,6 @@ def open_retriever(
         settings,
         None if hybrid else query_embedder,
         tuple(owned),
-    )
-
-
-def _list_search_settings(settings: Settings) -> tuple[object, ...]:
-    return (
-        settings.index_path,
-        settings.embedding_model,
-        settings.embedding_dimensions,
-        settings.store,
-        settings.hybrid,
-        settings.fusion.rrf_k,
-        # The rules prepare the keyword search's texts, so they matter only with a keyword search.
-        settings.preprocess if settings.hybrid.enabled else None,
-        settings.top_k,
     )
 
 

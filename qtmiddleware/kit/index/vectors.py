@@ -9,6 +9,7 @@ from typing import Final
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbedder
+from qtmiddleware.kit.ray_data import map_on_ray
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedding import read_vectors
 
@@ -36,8 +37,6 @@ def embed_batches(embedder: Embedder, texts: Texts, *, on_ray: bool) -> Iterator
     size = COMPUTED_BATCH if is_local_model else BATCH
     batches = (texts[start : start + size] for start in range(0, len(texts), size))
     if on_ray and is_local_model:
-        from qtmiddleware.kit.ray_data import map_on_ray
-
         # Each worker builds `partial(_embed_batch, embedder)`, and so loads the model once.
         yield from map_on_ray(partial(partial, _embed_batch, embedder), batches)
     else:
