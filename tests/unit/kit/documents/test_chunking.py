@@ -87,6 +87,11 @@ def test_the_overlap_begins_with_a_sentence_else_with_a_word() -> None:
     one, two = list(cut_into_chunks([text], size=60, overlap=40))[:2]
     assert one.text == "First sentence of it. Second one comes. Third is here. "
     assert two.text.startswith("Second one comes.")
+    # A sentence in the later half of the overlap would share too little.
+    late = (
+        "Alpha beta gamma delta epsilon zeta eta theta iota. Kappa lambda mu nu xi omicron pi rho."
+    )
+    assert [it.text[:5] for it in cut_into_chunks([late], size=60, overlap=40)][1] == "delta"
     words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda"
     for chunk in cut_into_chunks([words], size=24, overlap=10):
         assert chunk.text.split()[0] in words.split()
