@@ -394,15 +394,6 @@ def test_a_list_of_queries_is_retrieved_each_by_its_own_question(searches: Searc
         assert len(retrieval.matches) == 2
 
 
-def test_a_list_where_one_query_stands_is_passed_on_as_it_is() -> None:
-    calls: list[Any] = []
-    search = qtm.middleware(lambda query, top_k=2: calls.append(query) or [])
-    assert search(list(QUERIES)) == []
-    assert calls == [list(QUERIES)]
-    (trouble,) = search.retrieve(list(QUERIES)).degradations
-    assert trouble.reason == "not_text"
-
-
 def test_the_command_line_rewrites_several_queries_in_their_order(
     host: HTTPServer, tmp_path: Path
 ) -> None:
