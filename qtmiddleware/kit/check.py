@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -214,8 +214,6 @@ def configure_function(function: Any, *layers: Mapping[str, Any] | str, **option
 
 
 class _Recorder:
-    """An observer that keeps the latest operation of each kind and name."""
-
     def __init__(self) -> None:
         self.latest: dict[tuple[str, str], Operation] = {}
 
@@ -237,9 +235,6 @@ class _CheckRun:
         layers = [kwargs.pop("qtm_config", None)]
         if "config" not in read_parameters_of_any(self.function):
             layers.insert(0, kwargs.pop("config", None))
-        # Several calls read the history, and an iterator can be read only once.
-        if isinstance(history := kwargs.get("history"), Iterator):
-            kwargs["history"] = list(history)
         traceless = {
             "cache": {"enabled": False},
             "log": {"path": None},
@@ -369,7 +364,6 @@ class _CheckRun:
         self._add(PROBLEM, "call", text, fix)
 
     def _list_missing_arguments(self) -> list[str]:
-        """Return the names of the required arguments that the caller did not pass."""
         try:
             signature = inspect.signature(self.function)
             positional = signature.bind_partial(*self.args).arguments
@@ -509,7 +503,6 @@ class _CheckRun:
             self._add(OK, "example", text)
 
     async def _add_model_and_rerank_findings(self, free: Retrieval) -> None:
-        """Retrieve with the model and the reranker if the settings use them, and add findings."""
         settings, limits = self.settings, self.settings.limits
         asks = settings.transformation_type != "none" and settings.escalation.mode != "never"
         reranks = settings.rerank.enabled and settings.fusion.row.merges
@@ -533,10 +526,10 @@ class _CheckRun:
             self._add_failed_call(best)
             return
         if asks:
-            self._add_model_finding(best, free)
+            self._add_model_finding(best)
         if reranks:
             failed = _find_problem(best, "rerank")
-            text = f"reranks {len(best.reranked)} candidates{_describe_change(free, best)}"
+            text = f"reranks {len(best.reranked)} candidates"
             text = f"failed: {_describe(failed)}" if failed else text
             self._add(PROBLEM if failed or not best.reranked else OK, "rerank", text)
         for problem in best.degradations:
@@ -544,7 +537,7 @@ class _CheckRun:
                 text = f"{problem.stage} failed: {_describe(problem)}"
                 self._add(PROBLEM, "problem", text)
 
-    def _add_model_finding(self, best: Retrieval, free: Retrieval) -> None:
+    def _add_model_finding(self, best: Retrieval) -> None:
         trace = best.trace
         name = self.middleware.engine.model.name
         failed = _find_problem(best, "transform")
@@ -576,11 +569,10 @@ class _CheckRun:
         else:
             searches = format_count(len(best.variants) - 1, "more search", "more searches")
             text += f"; it wrote {', '.join(written) or 'nothing to search'}; {searches}"
-            self._add(OK, "model", text + _describe_change(free, best))
+            self._add(OK, "model", text)
 
 
 def _list_questions(value: Any) -> list[Any]:
-    """Return the questions in *value*, which may be a list of texts."""
     is_list = isinstance(value, list | tuple) and len(value) > 1
     if is_list and all(isinstance(text, str) for text in value):
         return list(value)
@@ -612,11 +604,6 @@ def _list_notes(retrieval: Retrieval, subject: str) -> list[str]:
 def _is_order_changed(keys: Sequence[Any], after: Retrieval) -> bool:
     """Return whether the passages of *after* differ from *keys* before one of the two ends."""
     return any(key != match.key for key, match in zip(keys, after.matches, strict=False))
-
-
-def _describe_change(before: Retrieval, after: Retrieval) -> str:
-    is_changed = _is_order_changed([match.key for match in before.matches], after)
-    return f"; the order {'changes' if is_changed else 'does not change'} further"
 
 
 def _describe(degradation: Degradation) -> str:

@@ -45,8 +45,6 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Group(TyperGroup):
-    """The command group ``qtm``, which imports only the command that the user runs."""
-
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = cast("dict[str, Any]", _Commands())

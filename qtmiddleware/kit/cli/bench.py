@@ -225,15 +225,13 @@ def _find_shared_settings(
                     source=ASSIGNED,
                 )
         return config.settings
-    first, *others = [
+    shared = [
         {key: value for key, value, _ in config.rows() if key in shared_keys}
         for config in configs.values()
     ]
-    for key in first:
-        if any(other[key] != first[key] for other in others):
-            raise ConfigError(
-                f"the config files must have the same {key}; compare one at a time", path=key
-            )
+    if any(values != shared[0] for values in shared):
+        keys = ", ".join(shared_keys)
+        raise ConfigError(f"the config files must have the same {keys}", path="config")
     return next(iter(configs.values())).settings
 
 
@@ -253,7 +251,6 @@ def _open_function(
 def _select_systems(
     bench: Bench, selection: Mapping[str, System] | None, configs: Mapping[str, Config]
 ) -> dict[str, System]:
-    """Return the systems to measure: the *selection* or the usual ones, and the config files."""
     systems = dict(selection or chosen(USUAL if bench.has_model else FREE))
     for name, config in configs.items():
         values = config.to_dict(with_defaults=False)

@@ -70,7 +70,6 @@ def command(
 
 
 def _read_question_file(path: Path) -> str | list[str]:
-    """Return the questions in the file or folder at *path*, without duplicates."""
     from qtmiddleware.kit.evaluation.dataset import load_questions, read_lines
 
     if path.suffix.lower() == ".txt":

@@ -125,7 +125,6 @@ def command(
 
 
 def _load_entries(question: str | None, questions: Path | None, reference: str) -> list[Question]:
-    """Return the one *question* with its *reference*, or those of the file *questions*."""
     if question is not None and questions is None:
         metadata = {"answer": reference} if reference else {}
         return [Question("question", question, metadata=metadata)]
@@ -150,7 +149,6 @@ def _choose_systems(option: str | None, search: Search, *, has_model: bool) -> l
 
 
 def _has_failed(comparison: SideBySide) -> bool:
-    """Return whether the judge or a system failed."""
     if comparison.ranked is not None and comparison.ranked.failed:
         return True
     results = [result for asked in comparison.questions for result in asked.systems]
@@ -168,7 +166,6 @@ def _build_outcome(asked: AskedQuestion, result: SystemAnswer) -> Outcome:
 
 
 def _build_dict(comparison: SideBySide) -> dict[str, Any]:
-    """Return *comparison* as a dict, ready for JSON."""
     rows = []
     for asked in comparison.questions:
         ranking = comparison.ranking(asked.question)
@@ -195,7 +192,6 @@ def _build_dict(comparison: SideBySide) -> dict[str, Any]:
 
 
 def _show_side_by_side(comparison: SideBySide) -> None:
-    """Show how the systems compare on each question, and the judge's rankings if there are any."""
     for number, asked in enumerate(comparison.questions):
         if number:
             out.write()
@@ -270,38 +266,27 @@ def _identify(match: Match) -> tuple[Any, ...]:
 
 
 def _show_systems(asked: AskedQuestion) -> None:
-    """Show a table with one row per system: searches, model calls, time and cost."""
-    headings = ["", "searches", "calls", "seconds", "model $"]
-    rows: list[list[Text | str]] = []
+    rows: list[list[str]] = []
     has_problem = False
     for result in asked.systems:
-        trace = None if result.retrieval is None else result.retrieval.trace
-        is_failed = (
-            result.error is not None
-            or result.retrieval is None
-            or result.retrieval.status == "degraded"
-        )
+        retrieval = result.retrieval
+        is_failed = result.error is not None or retrieval is None or retrieval.status == "degraded"
         has_problem = has_problem or is_failed
-        rows.append(
-            [
-                result.system + (" !" if is_failed else ""),
-                "-" if trace is None else str(trace.searches),
-                "-" if trace is None else str(trace.llm_calls),
-                f"{result.seconds:.2f}",
-                _format_cost(None if trace is None else trace.cost_usd),
-            ]
-        )
-    show_table(headings, rows)
+        searches = calls = "-"
+        cost = "?"
+        if retrieval is not None:
+            searches = str(retrieval.trace.searches)
+            calls = str(retrieval.trace.llm_calls)
+            if retrieval.trace.cost_usd is not None:
+                cost = f"{retrieval.trace.cost_usd:.5f}"
+        name = result.system + (" !" if is_failed else "")
+        rows.append([name, searches, calls, f"{result.seconds:.2f}", cost])
+    show_table(["", "searches", "calls", "seconds", "model $"], rows)
     if has_problem:
         out.write("! some steps failed or were skipped: see below\n")
 
 
-def _format_cost(cost: float | None) -> str:
-    return "?" if cost is None else f"{cost:.5f}" if cost else "0"
-
-
 def _show_places(movements: _Movements, numbers: _Numbers) -> None:
-    """Show each passage's place and change of place in each system."""
     cells = {
         name: {
             _identify(movement.match): _format_place(movement.place, movement.change)

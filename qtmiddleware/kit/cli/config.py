@@ -87,17 +87,9 @@ def show(
 ) -> None:
     """Check a config, and show every value and the layer it came from.
 
-    The exit code is 2 if the config is not valid. The command also warns if the
-    query log's folder is missing.
+    The exit code is 2 if the config is not valid.
     """
     config = load_config(file, sets)
-    log = config.settings.log.path
-    # Without the folder, queries are not logged, because the query log does not create the folder.
-    if log is not None and not Path(log).parent.is_dir():
-        write_note(
-            f"warning: log.path lies in {Path(log).parent}, which does not exist; create the"
-            " folder, or no query will be logged"
-        )
     rows = list(config.rows())
     if json_output:
         write_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])

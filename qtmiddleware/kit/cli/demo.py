@@ -85,10 +85,9 @@ def command(
     user_settings = Config.load(None).settings
     is_recorded = recorded or not has_language_model(user_settings)
     if is_recorded:
-        reason = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
         origin = (
-            f"Replaying recorded replies of a large language model ({reason}): no model is called,"
-            " and neither its time nor its price is in the figures."
+            "Replaying recorded replies of a large language model: no model is called, and neither"
+            " its time nor its price is in the figures. Set OPENAI_API_KEY to ask a model."
         )
     else:
         origin = f"Asking {user_settings.transformation_model}."
@@ -125,14 +124,12 @@ def command(
         " docs/choose-a-tier.md."
     )
     right = ", ".join(dataset.qrels.get(example.id, {}))
-    turns = [f"{turn.role}: {turn.content}" for turn in example.history]
     head = f"\nStep by step: question {example.id} with {_EXAMPLE!r}. The right passages: {right}."
-    out.write("\n".join([head, *turns, example.text]))
+    out.write(f"{head}\n{example.text}")
     show_question(AskedQuestion(example, tuple(results)))
 
 
 def _serve_playground(model: LanguageModel | None, model_name: str, origin: str) -> None:
-    """Serve the playground with the demo's collections until Ctrl-C."""
     require_web()
     if model is None:
         origin = (

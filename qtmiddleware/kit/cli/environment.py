@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import build_value_error
-from qtmiddleware.config.introspection import find_marked_keys, find_name, find_part, list_all_keys
+from qtmiddleware.config.introspection import find_marked_keys, find_name, find_part
 from qtmiddleware.config.reading import nest_value, parse_text
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
@@ -88,7 +88,6 @@ def load_dotenv_file() -> None:
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Join the first names of variables, and count the others."""
     # A text that does not look like a name may be a piece of a key with broken lines.
     all_names = list(names)
     shown = [name for name in all_names if _NAME.fullmatch(name)][:_MOST_NAMES]
@@ -146,7 +145,6 @@ def override_options(config: Config, assignments: Sequence[str]) -> Config:
 
 
 def _find_config_file() -> str | None:
-    """Return the first of `CONFIG_FILES` that exists and is safe to read."""
     for name in filter(os.path.lexists, CONFIG_FILES):
         try:
             read_trusted_file(Path(name), _MOST_BYTES)
@@ -161,13 +159,12 @@ def _find_config_file() -> str | None:
 
 
 def _check_found_config(config: Config, file_name: str) -> None:
-    """Raise `ConfigError` if a file that nobody named sets a key that it must not set."""
     origin = f"file {file_name}"
     if forbidden := list(_list_forbidden_keys(config, origin)):
         raise ConfigError(
             f"{origin} was found in this folder and must not set {', '.join(forbidden)}: only a"
             " config that you name may decide where data and keys go and what is read, run,"
-            " written, spent or told to a model; if the file is yours, add --config"
+            " written or told to a model; if the file is yours, add --config"
             f" {file_name} or set QTM_CONFIG={file_name}",
             path=forbidden[0],
             source=origin,
@@ -188,12 +185,6 @@ def _list_forbidden_keys(config: Config, origin: str) -> Iterator[str]:
                 yield "dataPath to hidden files"
     if "embeddingModel" in keys and Path(settings.embedding_model).expanduser().exists():
         yield "embeddingModel to a folder"
-    # A file overrides the environment, but a file that nobody named must not raise your limit.
-    budgets = [option for option in list_all_keys() if option.path[0] == "budget"]
-    if any(option.environment_variable in os.environ for option in budgets):
-        for option in budgets:
-            if option.name in keys:
-                yield f"{option.name} in addition to the environment's"
 
 
 def _split_path_in_folder(path: str) -> tuple[str, ...] | None:

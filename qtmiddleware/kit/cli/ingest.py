@@ -122,7 +122,6 @@ class _JsonLineFormatter(logging.Formatter):
 
 
 def _report_files(report: IngestReport) -> None:
-    """Write a note for each file that was skipped, and for the formats that were left out."""
     missing: dict[str, Counter[str]] = {}
     for file in report.skipped:
         if file.extra:
@@ -142,7 +141,6 @@ def _report_files(report: IngestReport) -> None:
 
 
 def _summarize(report: IngestReport) -> Iterator[str]:
-    """Yield the lines of a summary: the documents, the chunks and the time."""
     yield (
         f"{format_count(report.documents, 'document')} in {format_count(report.chunks, 'chunk')}:"
         f" {report.added} added, {report.changed} changed, {report.unchanged} unchanged,"

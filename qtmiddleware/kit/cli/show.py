@@ -19,7 +19,6 @@ from qtmiddleware.types import (
     Degradation,
     Match,
     Retrieval,
-    Variant,
 )
 
 _LABELS: Final = {
@@ -174,7 +173,6 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def _show_passages(outcome: Outcome) -> None:
-    """Write a line per cited passage. Without an answer, write each passage and its text."""
     answer = outcome.answer
     passages = dict(enumerate(outcome.passages, start=1))
     cited = {entry.number: entry.match for entry in answer.citations} if answer else {}
@@ -196,7 +194,8 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
     for variant in retrieval.variants:
         if variant.kind not in ("original", JOINED):
             shown.add(variant.text)
-            yield f"{_label(variant)}: {shorten_text(variant.text)}"
+            label = _LABELS.get(variant.kind, variant.kind)
+            yield f"{label}: {shorten_text(variant.text)}"
     reasons = {
         kind: reason
         for kind, reason in retrieval.trace.notes
@@ -223,10 +222,6 @@ def describe_passage_source(match: Match) -> str:
     if part := describe_chunk_location(metadata):
         place += f", {part}"
     return " ".join(place.split())
-
-
-def _label(variant: Variant) -> str:
-    return _LABELS.get(variant.kind, variant.kind)
 
 
 def _get_score(match: Match) -> float | None:

@@ -83,7 +83,6 @@ def command(
 
 
 def _transform_questions(config: Config, questions: list[str] | None, *, as_json: bool) -> None:
-    """Transform *questions*, or the lines of stdin, and write the results to stdout."""
     calls_model = config.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
     reasons: set[str] = set()
@@ -123,7 +122,6 @@ def _transform_questions(config: Config, questions: list[str] | None, *, as_json
 def _transform_file(
     config: Config, questions: Path, results: Path, concurrency: int, *, on_ray: bool, as_json: bool
 ) -> None:
-    """Transform the questions in a file, append the results to another, and write a report."""
     if on_ray:
         # Ray writes messages to stdout, where programs read the report.
         divert_stdout()

@@ -176,8 +176,6 @@ def open_bench(
         record: A file to write the model's replies to.
         cache: The folder for the index. A second run on the same passages reuses it.
         questions: The number of questions to measure, drawn with *seed*. Default: all questions.
-        seed: The seed that draws the questions.
-        progress: Receives the stage's name, the steps done and their total.
         check: Receives the data set with the questions to measure, before any passage is embedded.
     """
     is_wrapped = function is not None and function.is_wrapped

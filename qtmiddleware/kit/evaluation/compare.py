@@ -45,18 +45,15 @@ class SystemScore:
     """The figures of one system.
 
     Attributes:
-        name: The system's name.
         means: The mean of each measure.
         difference: The gain over the baseline.
         hurt_rate: The share of questions that got worse.
         helped_rate: The share of questions that got better.
         added_ms: The median time added to the plain search, in milliseconds.
-        llm_calls: The number of model calls.
         cost_usd: The model's price in US dollars; ``None`` if it is not known.
         degraded: The number of questions on which a step failed or was skipped.
         gains: The gain of each question, by question id.
         per_query: The values of all measures.
-        runs: The results, by question id.
         failed: The number of questions on which the system failed. No figure includes them.
     """
 
@@ -122,9 +119,7 @@ class Comparison:
         passages: The number of passages; ``None`` if it is not known.
         questions: The number of questions that every figure is based on.
         baseline: The name of the system that the others are compared with.
-        systems: The systems, the baseline first.
         notes: Sentences on what the figures do not show, such as failed questions.
-        seed: The seed of the statistical tests and intervals.
         counts_model_time: Whether the added time includes the time of the model.
         fingerprints: The hashes of questions, judgements and passages, as in
             `Dataset.fingerprints`.

@@ -71,7 +71,6 @@ class Question:
 
     Attributes:
         id: The question's id, unique in its data set.
-        text: The question, as a user asks it.
         history: The messages before the question, oldest first.
         metadata: Other facts, such as the ideal ``answer``.
         relevant_texts: The texts of the right passages, by the ids that the judgements give them.
@@ -108,7 +107,6 @@ class Dataset:
     Attributes:
         name: The name of the file or folder.
         passages: The passages; empty if they are in your index.
-        questions: The questions.
         qrels: The grades, by question id and passage id.
     """
 
@@ -210,8 +208,6 @@ def _load(path: str | Path, *, needs_judgements: bool) -> Dataset:
 
 
 class _Builder:
-    """Puts a data set together from the records of a file."""
-
     def __init__(self, *, needs_judgements: bool = False) -> None:
         self.questions: dict[str, Question] = {}
         self.qrels: dict[str, dict[str, int]] = {}
@@ -300,7 +296,6 @@ def _read_list(value: Any) -> list[Any]:
 
 
 def _parse_ids(value: Any) -> list[str]:
-    """Return the ids in *value*: a list, a list in a cell, or text with separators."""
     values = _read_list(value)
     if isinstance(value, str) and values == [value]:
         if value.lstrip().startswith("["):

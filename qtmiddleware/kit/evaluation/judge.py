@@ -85,12 +85,10 @@ class Standing:
     """The place of one system among the others, for one question or on average.
 
     Attributes:
-        system: The system's name.
         place: The mean place of its answers, 1 for the best. Equal answers share the mean of
             their places.
         scores: The mean score per criterion, from 1 to 10; empty if the judge was not asked.
-        strengths: The strengths of the answer, one text per order; empty for several questions.
-        weaknesses: The weaknesses of the answer, one text per order.
+        strengths, weaknesses: One text per order; empty for several questions.
         rank: The system's rank, from 1. Equal systems share it.
         firsts: The number of questions for which no other system was better.
         questions: The number of ranked questions.

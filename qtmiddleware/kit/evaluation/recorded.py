@@ -64,11 +64,9 @@ class RecordedModel:
     """Replays replies from a recording, without delay.
 
     The model finds a record by the question's text and the last two messages before it, because
-    follow-ups such as "Why?" occur in several conversations. White space is ignored. A question can
-    also match the ``standalone`` text of a record.
-
-    The reply is JSON with the requested fields. A field without a recorded value is omitted. The
-    field ``standalone`` is also omitted if the prompt has no history.
+    follow-ups such as "Why?" occur in several conversations. A question can also match the
+    ``standalone`` text of a record. The reply is JSON with those requested fields that the record
+    has.
 
     Args:
         records: The records, as `read_records` yields them.
@@ -195,7 +193,6 @@ def _keep_valid_values(
 
 
 def _normalise(text: Any) -> str:
-    """Return *text* with one space for each run of white space; ``""`` if it is not a string."""
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 

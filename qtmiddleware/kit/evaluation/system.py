@@ -30,12 +30,9 @@ class Run:
     Attributes:
         ids: The ids of the passages, best first.
         seconds_added: The time that the system took beyond the plain search, in seconds.
-        llm_calls: The number of model calls.
         degraded: Whether a step failed or was skipped.
         cost_usd: The model's price in US dollars; ``None`` if it is not known.
-        variants: The queries that were searched.
         searches: The number of searches; ``None`` if it is not known.
-        error: The exception if the system failed.
     """
 
     ids: tuple[str, ...]

@@ -227,23 +227,6 @@ def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
         assert load_config(None)
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [{"maxUsd": None}, {"maxUsd": 1_000}, {"maxTokens": 10**9}],
-)
-def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
-    here: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, Any]
-) -> None:
-    put_config(here, {"budget": budget})
-    monkeypatch.delenv("QTM_BUDGET_MAX_USD", raising=False)
-    assert load_config(None)
-    monkeypatch.setenv("QTM_BUDGET_MAX_USD", "5")
-    said = f"must not set budget.{next(iter(budget))} in addition to the environment's"
-    with pytest.raises(ConfigError, match=said):
-        load_config(None)
-    assert load_config(CONFIG_FILES[1])
-
-
 @pytest.mark.parametrize("kind", ["link", "open", "pipe", "folder"])
 def test_a_config_that_others_may_have_written_is_not_found(
     here: Path, capsys: pytest.CaptureFixture[str], kind: str

