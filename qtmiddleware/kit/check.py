@@ -77,8 +77,8 @@ _TURN_ON: Final = (
 )
 _EMBED: Final = "wrap it with embed= (a function from a text to its vector)"
 _NOT_TEXT: Final = (
-    f"pass the question's text; if the function takes a vector, {_EMBED}; if the text is a field of"
-    " the argument, name it with query_arg="
+    f"pass the question's text; if the function takes a vector, {_EMBED}; if the text is a field,"
+    " name it with query_arg="
 )
 MODEL_FIXES: Final = {
     "unauthorized": "set OPENAI_API_KEY to a valid key, or pass client=",
@@ -86,7 +86,7 @@ MODEL_FIXES: Final = {
     "rate_limited": "wait, or check your account's quota",
     "timeout": "choose a faster transformationModel, or raise limits.llmTimeoutMs",
     "truncated": "raise llm.maxTokens",
-    "unavailable": "start the service, or correct its address (llm.baseUrl or QTM_LLM_BASE_URL)",
+    "unavailable": "start the service, or correct llm.baseUrl or QTM_LLM_BASE_URL",
     "over_budget": "raise budget.*",
     "off_topic": "choose a stronger transformationModel",
 }
@@ -161,7 +161,8 @@ class Check:
     def __str__(self) -> str:
         texts = {"question": self.question, "keywords": self.keywords}
         rows = [_format_row("function", f"{self.function}()")]
-        rows += [_format_row(name, shorten_text(text) or "(none)") for name, text in texts.items()]
+        for name, text in texts.items():
+            rows.append(_format_row(name, shorten_text(text) or "(none)"))
         rows.append("")
         for finding in self.findings:
             mark = {PROBLEM: "! ", OFF: "off: "}.get(finding.state, "")
@@ -266,11 +267,14 @@ class _CheckRun:
             await self._add_order_findings(free, has_text=has_text)
             await self._add_model_and_rerank_findings(free)
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        question, is_text = self.question, isinstance(self.question, str)
+        question, keywords = type(self.question).__name__, ""
+        if isinstance(self.question, str):
+            question = self.question
+            keywords = self.middleware.preprocess(question)
         return Check(
             name.rpartition("<locals>.")[2],
-            question if is_text else type(question).__name__,
-            self.middleware.preprocess(question) if is_text else "",
+            question,
+            keywords,
             tuple(self.findings),
         )
 
@@ -294,7 +298,8 @@ class _CheckRun:
 
     def _add_call_findings(self, free: Any) -> bool:
         """Add findings on the arguments of the call. Return whether the function can be used."""
-        operation, embedding = self.recorder.find("retrieval"), self.recorder.find("embedding")
+        operation = self.recorder.find("retrieval")
+        embedding = self.recorder.find("embedding")
         problem = None
         if not isinstance(free, Exception):
             problem = _find_problem(free, "query")
@@ -491,7 +496,8 @@ class _CheckRun:
             if self.given > len(self.questions):
                 text += f"; only the first {len(self.questions)} of {self.given} were asked"
         else:
-            text = "changes for this question" if changed else "does not change for this question"
+            verb = "changes" if changed else "does not change"
+            text = f"{verb} for this question"
             if reasons := _list_notes(results[self.question], "keyword_evidence"):
                 text += f" ({reasons[-1].removeprefix('order kept: ')})"
         is_useless = not changed and len(results) >= FEWEST_ASKED
@@ -520,8 +526,12 @@ class _CheckRun:
                 "llmTimeoutMs": patience,
                 "deadlineMs": max(limits.deadline_ms, patience),
             }
-            mode = {"escalation": {"mode": "always"}} if asks else {"transformationType": "none"}
-            best = await self._ask(self.questions[0], {"limits": waits, **mode})
+            settings_of_call: dict[str, Any] = {"limits": waits}
+            if asks:
+                settings_of_call["escalation"] = {"mode": "always"}
+            else:
+                settings_of_call["transformationType"] = "none"
+            best = await self._ask(self.questions[0], settings_of_call)
         if isinstance(best, Exception):
             self._add_failed_call(best)
             return

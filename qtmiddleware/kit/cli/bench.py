@@ -245,7 +245,12 @@ def _open_function(
             raise ConfigError(f"{option} needs --function", path=option)
         return None
     options: Any = {} if embed is None else {"embed": import_function(embed)}
-    return FunctionSource(import_function(function), function, parse_arguments(arguments), options)
+    return FunctionSource(
+        import_function(function),
+        function,
+        parse_arguments(arguments),
+        options,
+    )
 
 
 def _select_systems(

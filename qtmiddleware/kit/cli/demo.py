@@ -87,8 +87,8 @@ def command(
     if is_recorded:
         origin = (
             "Replaying recorded replies of a large language model: no model is called, and neither"
-            " its time nor its price is in the figures. With OPENAI_API_KEY and without --recorded, a"
-            " model is asked."
+            " its time nor its price is in the figures. Without --recorded and with OPENAI_API_KEY,"
+            " a model is asked."
         )
     else:
         origin = f"Asking {user_settings.transformation_model}."

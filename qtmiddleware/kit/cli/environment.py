@@ -163,9 +163,9 @@ def _check_found_config(config: Config, file_name: str) -> None:
     if forbidden := list(_list_forbidden_keys(config, origin)):
         raise ConfigError(
             f"{origin} was found in this folder and must not set {', '.join(forbidden)}: only a"
-            " config that you name may decide where data and keys go and what is read, run,"
-            " written or told to a model; if the file is yours, add --config"
-            f" {file_name} or set QTM_CONFIG={file_name}",
+            " config that you name may decide where data and keys go and what is read, run, written"
+            f" or told to a model; if the file is yours, add --config {file_name} or set"
+            f" QTM_CONFIG={file_name}",
             path=forbidden[0],
             source=origin,
         )

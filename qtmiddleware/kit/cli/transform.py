@@ -120,7 +120,13 @@ def _transform_questions(config: Config, questions: list[str] | None, *, as_json
 
 
 def _transform_file(
-    config: Config, questions: Path, results: Path, concurrency: int, *, on_ray: bool, as_json: bool
+    config: Config,
+    questions: Path,
+    results: Path,
+    concurrency: int,
+    *,
+    on_ray: bool,
+    as_json: bool,
 ) -> None:
     if on_ray:
         # Ray writes messages to stdout, where programs read the report.

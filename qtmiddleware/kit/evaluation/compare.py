@@ -379,10 +379,9 @@ def _refuse_other_ids(
     if found is not None:
         raise ConfigError(
             "the judgements must name passages by the ids that the function returns. They name"
-            f" {min(judged)!r}, for example; the function returned {found!r}, and in"
-            f" {len(runs):,} answers no id that is judged. Write the function's ids into the"
-            " judgements, or name the field of its results that holds theirs"
-            " (keywordEvidence.fields.id)",
+            f" {min(judged)!r}, for example; the function returned {found!r}, and no judged id"
+            f" in {len(runs):,} answers. Write its ids into the judgements, or name their"
+            " field with keywordEvidence.fields.id",
             path="qrels",
         )
 
@@ -454,8 +453,7 @@ def _list_warnings(
         if degraded := sum(run.degraded for run in by_id.values()):
             yield (
                 f"{name}: {degraded} of {count} answers are degraded, mostly as the model did not"
-                " reply. They count with what was found without it, and their time and price are"
-                " too low."
+                " reply. They count, but their time and price are too low."
             )
 
 

@@ -46,7 +46,7 @@ QUESTION_NAMES: Final = ("question", "query", "text", "user_input", "input", "qu
 TABLES: Final = (".csv", ".tsv")
 _OWN_ID_NAMES: Final = ("_id", "question_id", "query_id", "qid")
 _IDS_NAMES: Final = (
-    *("ids", "relevant", "relevant_ids", "relevant_docs", "expected_ids", "reference_context_ids"),
+    *("ids", "relevant", "relevant_ids", "expected_ids", "reference_context_ids"),
     *("passage_ids", "doc_ids", "document_ids", "chunk_ids"),
     *("passage_id", "doc_id", "document_id", "chunk_id", "corpus_id"),
 )
@@ -124,9 +124,9 @@ class Dataset:
         root = Path(folder).expanduser()
         if root.is_file():
             raise ConfigError(
-                f"{root} is a file{_FOLDER}. To measure a function of yours, a file with questions"
-                " and ids is enough: add --function module:name. Questions with ideal answers need"
-                f" no ids: qtm compare --questions {root}",
+                f"{root} is a file{_FOLDER}. To measure your function with the file, add"
+                " --function module:name. Questions with ideal answers need no ids:"
+                f" qtm compare --questions {root}",
                 path=str(root),
             )
         passages: dict[str, Passage] = {}
@@ -156,7 +156,7 @@ class Dataset:
 
         The hash of the passages is empty if there are none.
         """
-        passages = [(passage.id, passage.text, passage.metadata) for passage in self.passages]
+        passages = [(it.id, it.text, it.metadata) for it in self.passages]
         return {
             "questions": _hash(question.to_record() for question in self.questions),
             "judgements": _hash(self.qrels.items()),
@@ -268,7 +268,8 @@ class _Builder:
         if own_id is None and "id" in fields:
             # In a table for `load_judged`, two questions may have the id of one passage.
             known = self.questions.get(str(fields["id"]))
-            own_id = fields["id"] if known is None or known.text == text or has_ids else None
+            if known is None or known.text == text or has_ids:
+                own_id = fields["id"]
         if own_id is None:
             return self._by_text.setdefault(text, str(len(self.questions) + 1))
         return str(own_id)
@@ -328,8 +329,8 @@ def _parse_grade(value: Any) -> int:
     if re.fullmatch(r"-?[0-9]{1,4}(\.0*)?", text):
         return int(float(text))
     raise ValueError(
-        f"has {text[:40]!r} as a grade. A grade is a whole number of at most 9,999, or yes or no;"
-        " 0 and no mean not relevant. Rename the column if it holds something else"
+        f"has {text[:40]!r} as a grade. A grade is a whole number of at most 9,999, or yes or no."
+        " Rename the column if it holds something else"
     )
 
 
@@ -480,8 +481,8 @@ def _read_table(
                 return
             except csv.Error as error:
                 raise ValueError(
-                    f"cannot be read as CSV ({error}). Put a cell that begins with a quote into"
-                    " quotes, and double the quotes in it"
+                    f"cannot be read as CSV ({error}). Put a cell with quotes into quotes, and"
+                    " double the quotes in it"
                 ) from None
             # Spreadsheet programs may write empty cells after the last column.
             if names and any(cells[len(names) :]):
@@ -498,7 +499,12 @@ def _read_table(
                 _check_columns(file, names, "id", ("id", *_IDS_NAMES, *_TEXTS_NAMES))
 
 
-def _check_columns(file: Path, names: list[str], column: str, accepted: Collection[str]) -> None:
+def _check_columns(
+    file: Path,
+    names: list[str],
+    column: str,
+    accepted: Collection[str],
+) -> None:
     if {_normalise_name(name) for name in names}.isdisjoint(accepted):
         shown = ", ".join(repr(name[:40]) for name in names[:6])
         raise ConfigError(

@@ -215,7 +215,8 @@ class RankedSystems:
             return f"{self.judge} ranked none of the {total} questions."
         order = standings[0].system
         for standing, following in pairwise(standings):
-            order += f" {'=' if standing.rank == following.rank else '>'} {following.system}"
+            sign = "=" if standing.rank == following.rank else ">"
+            order += f" {sign} {following.system}"
         return f"Ranked by {self.judge} on {format_count(judged, 'question')}: {order}."
 
     @property
@@ -223,7 +224,7 @@ class RankedSystems:
         """What is more than chance, and what limits the ranking, as sentences."""
         sentences = []
         if any(standing.lead is not None for standing in self.standings):
-            ahead = ", ".join(standing.system for standing in self.standings if standing.is_ahead)
+            ahead = ", ".join(it.system for it in self.standings if it.is_ahead)
             sentences.append(f"Ahead of {BASELINE} by more than chance: {ahead or 'none'}.")
         counts = {
             "Another answer was best when their order was reversed": sum(

@@ -133,7 +133,8 @@ def _find_largest_gain(scores: Iterable[SystemScore]) -> SystemScore | None:
 
 def _write_headline(comparison: Comparison) -> str:
     base, winner = comparison[comparison.baseline], find_winner(comparison)
-    before, total = count_relevant_first(base), format_count(comparison.questions, "question")
+    before = count_relevant_first(base)
+    total = format_count(comparison.questions, "question")
     if winner is None:
         return (
             f"No system is clearly better than {quote_name(base.name)}, which has the right passage"
@@ -392,7 +393,8 @@ def _render_section(section: Section) -> Iterator[str]:
     yield escape_text(section.remark, _LONGEST)
     for entry in section.entries:
         yield f"### {escape_text(entry.question, 400)}"
-        yield ". ".join(escape_text(text, 400) for text in (entry.outcome, entry.remark) if text)
+        remarks = filter(None, (entry.outcome, entry.remark))
+        yield ". ".join(escape_text(text, 400) for text in remarks)
         for heading, items in entry.lists.items():
             bullets = [
                 f"* {' '.join(escape_text(part, _LONGEST) for part in item if part)}"

@@ -62,10 +62,7 @@ class ShadowReport:
                 f"{changed['passages']:.1%} would get other passages:"
                 f" {record['enteredPassages']:.1f} new ones of {record['passages']:.1f} on average."
             ),
-            (
-                f"{changed['order']:.1%} would get the same passages in another order,"
-                f" {changed['same']:.1%} the same list."
-            ),
+            f"{changed['order']:.1%} would get the same passages in another order.",
             (
                 f"Per question: {record['searches']:.2f} searches, {record['llmCalls']:.2f} model"
                 f" calls, {record['tokens']:,.0f} tokens; {price}."
@@ -153,7 +150,8 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
 
 def _read_number(value: Any) -> float:
     """Return the number *value*. Raises `ValueError` if it can be no count, time or price."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _LARGEST:
         raise ValueError(value)
     return float(value)
 

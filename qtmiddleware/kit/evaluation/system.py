@@ -63,8 +63,8 @@ def run_of(
             )
     if not relevant_texts and not all(match.id for match in retrieval.matches):
         raise ConfigError(
-            "the function's results have no ids, so they cannot be compared with the judgements;"
-            ' return passages with an "id" that the judgements use, or set'
+            "the function's results have no ids; return"
+            ' passages with an "id" that the judgements use, or set'
             " keywordEvidence.fields.id to their field",
             path="fn",
         )
