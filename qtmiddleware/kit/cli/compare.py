@@ -124,7 +124,11 @@ def command(
         raise typer.Exit(FAILED)
 
 
-def _load_entries(question: str | None, questions: Path | None, reference: str) -> list[Question]:
+def _load_entries(
+    question: str | None,
+    questions: Path | None,
+    reference: str,
+) -> list[Question]:
     if question is not None and questions is None:
         metadata = {"answer": reference} if reference else {}
         return [Question("question", question, metadata=metadata)]

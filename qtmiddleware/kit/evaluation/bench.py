@@ -205,8 +205,7 @@ def open_bench(
             data = data.sampled(questions, seed=seed)
         if any(question.metadata.get("synthetic") is True for question in data.questions):
             notes.append(
-                "The questions are synthetic: a language model wrote them from the passages that"
-                " answer them."
+                "The questions are synthetic: a language model wrote them from the passages."
             )
         if check is not None:
             check(data)

@@ -63,9 +63,8 @@ def run_of(
             )
     if not relevant_texts and not all(match.id for match in retrieval.matches):
         raise ConfigError(
-            "the function's results have no ids; return"
-            ' passages with an "id" that the judgements use, or set'
-            " keywordEvidence.fields.id to their field",
+            "the function's results have no ids; return passages with an"
+            ' "id" that the judgements use, or set keywordEvidence.fields.id to their field',
             path="fn",
         )
     trace = retrieval.trace
@@ -185,7 +184,11 @@ def open_system(
 
 
 def index_system(
-    store: Store, embedder: Embedder, model: LanguageModel | None, *, top_k: int
+    store: Store,
+    embedder: Embedder,
+    model: LanguageModel | None,
+    *,
+    top_k: int,
 ) -> System:
     """Return a system that searches the index in *store* for *top_k* passages.
 
@@ -213,6 +216,6 @@ def refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise WrapError(
-        "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited"
-        " for; call this function with `await asyncio.to_thread(...)`"
+        "an event loop runs here already, as in a notebook;"
+        " call this function with `await asyncio.to_thread(...)`"
     )
