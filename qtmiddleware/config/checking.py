@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -142,16 +141,10 @@ def _explain(
 
 def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
     """Yield the path, the value and the allowed values of each option that others rule out."""
-    for name, own in settings.transforms.items():
+    for name in settings.transforms:
         # A name that differs only in case or dashes would be confused with the built-in one.
         if twin := errors.find_same_name(name, (*TRANSFORMS, *PROMPT_NAMES)):
             yield ("transforms", name), name, f"another name than the built-in {twin}"
-        elif not re.fullmatch(r"[A-Za-z][\w-]{0,59}", name, re.ASCII):
-            allowed = "named by at most 60 letters, digits, - and _, beginning with a letter"
-            yield ("transforms", name), name, allowed
-        if own.fields.get("keywords") is not None:
-            allowed = "null, because keywords are not searched"
-            yield ("transforms", name, "fields", "keywords"), own.fields["keywords"], allowed
     kinds = (*TRANSFORMS, *settings.transforms)
     if settings.transformation_type not in kinds:
         yield ("transformation_type",), settings.transformation_type, f"one of {', '.join(kinds)}"
@@ -160,8 +153,6 @@ def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
         yield ("chunk_overlap",), settings.chunk_overlap, allowed
     if not any(settings.fusion.weights.values()):
         yield ("fusion", "weights"), 0, "above 0 for at least one kind of text"
-    hybrid, store = settings.hybrid, settings.store
-    if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
-        yield ("hybrid", "vector_weight"), 0, "above 0 if hybrid.bm25Weight is 0"
+    store = settings.store
     if store.kind == "pinecone" and not (store.index or store.host):
         yield ("store", "index"), store.index, "the name of a Pinecone index, or store.host"

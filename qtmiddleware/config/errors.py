@@ -16,8 +16,6 @@ _KEY: Final = r"""(?<![A-Za-z0-9])(?:
     |hf_[A-Za-z0-9]{10} |(?:gh[oprsu]|github_pat|glpat)[-_]\w{10} |(?:AKIA|ASIA)[A-Z0-9]{12}
     |AIza[\w-]{20} |xox[abeprs]-[\w-]{10} |eyJ[\w-]{8,2000}\.eyJ[\w-]{8})"""
 _SECRET: Final = rf"{_KEY}[\w.-]* |(?<=\b[Bb]earer\s)\S+ |(?<=//)[^/\s]*@ |(?<=[?&])[\w-]+=\S+"
-# Text that may be a key without a known beginning, such as a UUID.
-_OPAQUE: Final = r"(?=[\w-]*\d)[\w-]{32,}"
 _SECRET_NAME: Final = (
     r"(api|access|private|auth|secret)_?(key|token)|secret|passw|passphrase|credential"
     r"|authorization|bearer|(?<!max)(^|_)(keys?|token|pass)$|_pwd$"
@@ -85,20 +83,18 @@ def is_secret_name(name: str) -> bool:
 
 def format_value(value: Any) -> str:
     """Return *value* as a short text on one line. Hides secrets and the items of containers."""
-    if isinstance(value, str):
-        if re.search(rf"{_SECRET}|{_OPAQUE}", value, re.VERBOSE):
-            return _HIDDEN
-        short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
-        return json.dumps(short, ensure_ascii=not short.isprintable())
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, int | float):
-        # `str` raises an error for integers with more than 4,300 digits.
-        is_readable = value != value or abs(value) < 10**20
-        return str(value) if is_readable else "a very large number"
     if isinstance(value, Mapping):
         return "an object"
-    return "a list" if isinstance(value, list | tuple) else f"a Python {type(value).__name__}"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is not None and not isinstance(value, str | int | float):
+        return f"a Python {type(value).__name__}"
+    text = str(value)
+    if re.search(_SECRET, text, re.VERBOSE):
+        return _HIDDEN
+    if len(text) > _LONGEST_SHOWN:
+        value = text[:_LONGEST_SHOWN] + "..."
+    return json.dumps(value, ensure_ascii=not text.isprintable())
 
 
 def format_key(key: Any) -> str:

@@ -91,7 +91,7 @@ def read_config_file(path: str | os.PathLike[str]) -> Layer:
             text = file.read(_LONGEST_FILE + 1)
         if len(text) > _LONGEST_FILE:
             raise ValueError(f"it is larger than {_LONGEST_FILE:,} characters")
-        values = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+        values = json.loads(text)
         problem = "must hold one JSON object, which begins with { and ends with }"
     except FileNotFoundError:
         values, problem = None, f"does not exist (looked from {Path.cwd()})"
@@ -102,16 +102,6 @@ def read_config_file(path: str | os.PathLike[str]) -> Layer:
     if isinstance(values, Mapping):
         return source, values
     raise ConfigError(f"{source} {problem}", source=source)
-
-
-def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the dict of a JSON object. `json` itself uses the last value of a repeated key."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = errors.format_key(next(name for name in names if names.count(name) > 1))
-        raise ValueError(f"{repeated} must be set once per object")
-    return values
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
@@ -151,7 +141,7 @@ def parse_text(hint: Any, text: str) -> Any:
     try:
         if type_ in (int, float):
             return float(stripped)
-        value = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
     # The name of a model or a namespace may be 7.

@@ -5,11 +5,12 @@ users' values against the annotations. A key is snake_case here and camelCase in
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import Annotated, Any, ClassVar, Final, Literal, dataclass_transform
 
 from qtmiddleware import catalogue
+from qtmiddleware.types import FrozenDataclass
 
 
 class Mark(Flag):
@@ -74,11 +75,8 @@ def to_camel_case(name: str) -> str:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-class SettingsGroup:
+class SettingsGroup(FrozenDataclass):
     """The base class of all groups of settings, which are frozen dataclasses.
-
-    The groups inherit the methods that `dataclass` would otherwise compile for each of them, which
-    takes longer than importing the rest of the config.
 
     Attributes:
         shorthand: The option that a single value in place of the group sets. For example,
@@ -97,23 +95,7 @@ class SettingsGroup:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        dataclass(kw_only=True, eq=False, repr=False)(cls)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Only `__init__` sets an attribute, and it sets each of them once.
-        if name in vars(self):
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
-        super().__setattr__(name, value)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and vars(other) == vars(self)
-
-    def __hash__(self) -> int:
-        return hash(tuple(vars(self).values()))
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({values})"
+        dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:

@@ -41,7 +41,6 @@ def choose(definition: Any, name: str = "jargon", **more: Any) -> dict[str, Any]
     ("name", "definition", "path", "allowed"),
     [
         *((it, define("hyde"), "", "another name") for it in ("hyde", "Multi-Query", "answer")),
-        ("my own", define("hyde"), "", "letters, digits, - and _"),
         ("jargon", "Say it.", "", "an object of prompt, fields"),
         ("jargon", {"fields": ["hyde"]}, ".prompt", "a text that is not empty"),
         ("jargon", define("hyde", prompt=" "), ".prompt", "a text that is not empty"),
@@ -49,8 +48,6 @@ def choose(definition: Any, name: str = "jargon", **more: Any) -> dict[str, Any]
         ("jargon", define(), ".fields", f"an object of {KINDS}"),
         ("jargon", define("answer"), ".fields.answer", KINDS),
         ("jargon", define(hyde=-0.1), ".fields.hyde", "from 0 to 100"),
-        ("jargon", define(hyde=True), ".fields.hyde", "from 0 to 100"),
-        ("jargon", define(keywords=1), ".fields.keywords", "null"),
         ("jargon", {**define("hyde"), "wieght": 1}, ".wieght", "prompt, fields"),
     ],
 )

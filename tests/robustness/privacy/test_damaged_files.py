@@ -253,11 +253,6 @@ CONFIGS: Final = {
     "empty": (b"", "cannot be read as JSON"),
     "UTF-16": ('{"topK": 4}'.encode("utf-16"), "'utf-8' codec"),
     "bytes": (bytes(range(256)), "'utf-8' codec"),
-    "repeated": (b'{"topK": 4, "topK": 5}', "topK must be set once"),
-    "repeated in a group": (
-        b'{"llm": {"temperature": 0, "temperature": 1}}',
-        r"temperature must be set once",
-    ),
     "not a number": (b'{"fusion": {"rrfK": NaN}}', "fusion.rrfK must be a whole number"),
     "infinite": (
         b'{"keywordEvidence": {"weight": 1e999}}',
