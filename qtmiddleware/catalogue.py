@@ -89,7 +89,7 @@ class Transformation:
         weight=1.0,
         meaning="The question made independent of the conversation.",
         guard="each",
-        aliases="standalone|contextuali[sz]|selfcontained|resolvedq|condensedq|decontextuali[sz]",
+        aliases="standalone|contextuali[sz]|selfcontained",
     )
     rewrite: str | None = _make_text_field(
         None,
@@ -100,10 +100,7 @@ class Transformation:
         meaning="The rewritten question.",
         is_evidence=True,
         guard="each",
-        aliases=(
-            "rewrit|reformul|rephras|reword|improved|refined|optimi[sz]ed|enhanced|expanded|revised|clarified|paraphrased"
-            "|改写|重写|改寫|重寫|書き換え|reecrit|umformul|reescrit|riscritt"
-        ),
+        aliases="rewrit|reformul|rephras|improved|refined|optimi[sz]ed|revised|umformul|reescrit",
     )
     hyde: str | None = _make_text_field(
         None,
@@ -135,9 +132,7 @@ class Transformation:
         meaning="All paraphrases together.",
         is_evidence=True,
         guard="each",
-        aliases=(
-            "paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective"
-        ),
+        aliases="paraphras|varia(nt|tion)|alternative|rephras|reformulation|version",
     )
     step_back: str | None = _make_text_field(
         None,
@@ -146,14 +141,14 @@ class Transformation:
         variant="step_back",
         weight=0.25,
         meaning="The broader question.",
-        aliases="stepback|broader|general|abstract|zoomout|higherlevel|backgroundq",
+        aliases="stepback|broader|general|abstract",
     )
     keywords: tuple[str, ...] = _make_text_field(
         (),
         shape="list",
         label="keyword",
         guard="terms",
-        aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
+        aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$",
     )
     notes: tuple[tuple[str, str], ...] = ()
 

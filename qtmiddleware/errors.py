@@ -291,15 +291,6 @@ def is_rate_limit(error: BaseException) -> bool:
     return _read_status(error) == 429 or bool(_RATE_LIMIT.search(type(error).__name__))
 
 
-def is_outage(error: BaseException) -> bool:
-    """Return whether *error*, or the cause of a `StoreError`, says that a backend is down."""
-    error = _find_cause(error)
-    if (status := _read_status(error)) is not None:
-        return status == 429 or status >= 500
-    name = type(error).__name__.casefold()
-    return isinstance(error, OSError) or "timeout" in name or "connection" in name
-
-
 # Names of errors without a status, such as those of gRPC and boto3.
 _RATE_LIMIT: Final = re.compile(r"(?i)rate_?limit|too_?many_?requests|throttl|resource_?exhausted")
 

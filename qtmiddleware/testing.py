@@ -36,7 +36,7 @@ class ScriptedModel:
         self.name = name
         self.prompts: list[Prompt] = []
         self._script = script
-        self._seconds = seconds
+        self._seconds = float(seconds)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the scripted reply. Raises `ModelError` (``timeout``) at the deadline."""
@@ -50,28 +50,24 @@ class ScriptedModel:
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """Yield the scripted reply in pieces of a list or of a few characters, then the `Reply`."""
-        pieces: list[str] = []
         for piece in self._play_script(prompt):
-            if isinstance(piece, str):
-                pieces.append(piece)
-                yield piece
+            if isinstance(piece, float):
+                time.sleep(min(piece, deadline.remaining()))
+                _check_deadline(deadline)
             else:
-                _pause(piece, deadline)
-        yield Reply("".join(pieces))
+                yield piece
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
         """Yield the scripted reply as `stream` does, without blocking the event loop."""
-        pieces: list[str] = []
         for piece in self._play_script(prompt):
-            if isinstance(piece, str):
-                pieces.append(piece)
-                yield piece
+            if isinstance(piece, float):
+                await asyncio.sleep(min(piece, deadline.remaining()))
+                _check_deadline(deadline)
             else:
-                await _apause(piece, deadline)
-        yield Reply("".join(pieces))
+                yield piece
 
-    def _play_script(self, prompt: Prompt) -> Iterator[str | float]:
-        """Yield the pieces of the scripted reply as texts, and its pauses in seconds."""
+    def _play_script(self, prompt: Prompt) -> Iterator[str | float | Reply]:
+        """Yield the pieces of the scripted reply and its pauses in seconds, then the `Reply`."""
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script
@@ -87,19 +83,8 @@ class ScriptedModel:
         for piece in script:
             if isinstance(piece, Exception):
                 raise piece
-            yield piece
-
-
-def _pause(pause_seconds: float, deadline: Deadline) -> None:
-    if pause_seconds:
-        time.sleep(min(pause_seconds, deadline.remaining()))
-    _check_deadline(deadline)
-
-
-async def _apause(pause_seconds: float, deadline: Deadline) -> None:
-    if pause_seconds:
-        await asyncio.sleep(min(pause_seconds, deadline.remaining()))
-    _check_deadline(deadline)
+            yield piece if isinstance(piece, str) else float(piece)
+        yield Reply("".join(piece for piece in script if isinstance(piece, str)))
 
 
 def _check_deadline(deadline: Deadline) -> None:

@@ -49,10 +49,6 @@ class Deadline:
         """Return a deadline *seconds* from now, or at this deadline if that is earlier."""
         return Deadline(min(self.at, monotonic() + seconds))
 
-    def copy(self) -> Deadline:
-        """Return an independent copy. Calling its `cancel` changes only the copy."""
-        return Deadline(self.at)
-
     def cancel(self) -> None:
         """Make the deadline pass now."""
         self.at = 0.0

@@ -158,7 +158,7 @@ class Services:
         if model is None:
             raise ModelError("unavailable", "no language model is configured")
         # A deadline of its own, because a model that nobody waits for any more has to know.
-        deadline = deadline.copy()
+        deadline = Deadline(deadline.at)
         on_abandon(lambda _: deadline.cancel())
         with self.observe_model(prompt, model) as observation:
             if can_await(model, self.io):

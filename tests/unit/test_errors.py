@@ -63,38 +63,6 @@ def test_an_error_survives_the_way_between_processes(error: errors.QtMiddlewareE
         assert vars(other) == vars(error)
 
 
-def test_a_missing_extra_names_the_command() -> None:
-    assert str(errors.MissingExtra("numpy", "local")) == (
-        'numpy is not installed; run: pip install "qtmiddleware[local]"'
-    )
-
-
-def test_a_value_that_may_be_a_secret_is_not_shown() -> None:
-    assert "sk-123" not in str(errors.ConfigError("api key is no setting", value="sk-123"))
-
-
-def test_an_error_of_a_store_is_an_outage_where_its_cause_is_one() -> None:
-    class Busy(Exception):
-        status_code = 429
-
-    class PineconeConnectionError(Exception):
-        """As the client names it."""
-
-    class Refused(Exception):
-        status_code = 400
-
-    def caused(cause: BaseException | None) -> errors.StoreError:
-        error = errors.StoreError("it could not be searched")
-        error.__cause__ = cause
-        return error
-
-    for cause in (Busy(), TimeoutError(), PineconeConnectionError()):
-        assert errors.is_outage(cause)
-        assert errors.is_outage(caused(cause))
-    for other in (Refused(), None):
-        assert not errors.is_outage(caused(other))
-
-
 def raise_while_handling(error: Exception, *cause: BaseException | None) -> None:
     """Raise *error* from *cause*, where one is given, while another one is being handled."""
     try:
