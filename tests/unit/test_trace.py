@@ -48,14 +48,6 @@ def test_costs_add_up_and_one_unknown_price_makes_the_sum_unknown() -> None:
     assert (trace.cost_usd, trace.to_dict()["cost_usd"], trace.llm_calls) == (None, None, 5)
 
 
-def test_every_trace_has_a_name_of_its_own_that_stays() -> None:
-    traces = [Trace() for _ in range(100)]
-    assert len({it.query_id for it in traces}) == 100
-    for it in traces:
-        assert it.query_id == it.to_dict()["query_id"]
-        assert len(it.query_id) == len(f"{int(it.query_id, 16):016x}")
-
-
 def test_it_has_no_place_for_a_text_and_its_print_shows_numbers_alone() -> None:
     with pytest.raises(AttributeError):
         Trace().query = "what the user asked"  # type: ignore[attr-defined]

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
 from qtmiddleware.config.introspection import list_all_keys, unwrap
 from qtmiddleware.config.reading import PRESETS
@@ -83,13 +82,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"topK": "8"}, "topK", 'not "8"'),
     ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap must be less than chunkSize, which is 100"),
     ({"transformationType": "rewrit"}, "transformationType", "did you mean rewrite?"),
-    ({"transformationModel": ""}, "transformationModel", "a text that is not empty"),
     ({"chatModel": "\ud800"}, "chatModel", '"\\ud800"'),
     ({"preprocess": {"keepWords": ["a", 3]}}, "preprocess.keepWords.1", "must be a text, not 3"),
     ({"keywordEvidence": {"fields": {"txt": "a"}}}, "keywordEvidence.fields.txt", ".text?"),
     ({"fusion": {"weights": {"step_back": 101}}}, "fusion.weights.stepBack", "not 101"),
     ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "above 0 for at least one"),
-    ({"limits": 5}, "limits", "must be an object of llmTimeoutMs, deadlineMs"),
     ({"llm": {"baseUrl": "localhost/v1"}}, "llm.baseUrl", "begins with http:// or https://"),
     ({"llm": {"prompts": {"HyDE": "x"}}}, "llm.prompts.HyDE", "did you mean llm.prompts.hyde?"),
     ({"transforms": {"own": {"fields": ["hyde"]}}}, "transforms.own.prompt", "empty, not null"),
@@ -128,8 +125,6 @@ def test_all_wrong_values_are_told_at_once_a_line_each(tmp_path: Path) -> None:
 API_KEYS = [
     SECRET,
     "pcsk_2abcDE_Zq81hhTTyw0pLmN",
-    "hf_ZqAhhTTywOpLmNabcdef",
-    "github_pat_Zq81hhTTyw0pLmNabcdef",
     "AIzaSyZq81hhTTyw0pLmNabcdefghijk",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
 ]
@@ -151,9 +146,7 @@ def test_a_key_in_a_config_is_refused_and_never_repeated() -> None:
 @pytest.mark.parametrize(
     "hold",
     [
-        lambda secret: {"topK": [{"x": secret}]},
         lambda secret: {secret: 1},
-        lambda secret: {"fusion": secret},
         lambda secret: {"preprocess": {"keepWords": ["word", f"say {secret}."]}},
         lambda secret: {"llm": {"prompts": {"rewrite": f"say\n{secret}"}}},
         lambda secret: {"llm": {"baseUrl": f"https://me:{secret}@host/v1"}},
@@ -220,7 +213,6 @@ def test_neither_a_config_nor_its_settings_can_be_changed() -> None:
     other = config.overridden({"llm": {"prompts": {"hyde": "B"}}})
     assert other.settings.llm.prompts == {"rewrite": "A", "hyde": "B"}
     mine["llm"]["prompts"]["rewrite"] = "B"  # type: ignore[index]
-    config.to_dict()["preprocess"]["keepWords"].append("b")
     config.to_dict()["llm"]["prompts"]["hyde"] = "C"
     assert config == before != other
     assert pickle.loads(pickle.dumps(config)) == config
@@ -295,7 +287,6 @@ def test_junk_is_a_config_or_a_config_error(values: dict[Any, Any]) -> None:
 
 PARSED: list[tuple[str, str, Any]] = [
     ("topK", " 8 ", 8),
-    ("llm.temperature", "1", 1.0),
     ("llm.prompts", '{"rewrite": "A"}', {"rewrite": "A"}),
     ("fusion.method", "Weighted-RRF", "weighted_rrf"),
     ("preprocess.keepWords", "not, who ,", ["not", "who"]),
@@ -421,19 +412,6 @@ def test_a_word_is_a_preset_and_a_path_is_a_file(
         load("atuo")
     with pytest.raises(ConfigError, match=r'or \{"transformationType": "stepback"\}'):
         load("step-back")
-
-
-def test_the_presets_do_what_they_are_named_for() -> None:
-    chosen = {name: load(name).settings for name in PRESETS}
-    assert chosen["rules"] == Settings()
-    assert not chosen["off"].keyword_evidence.enabled
-    assert chosen["strip-as-text"].preprocess.apply_to == "text"
-    seed = chosen["seed-parity"]
-    assert (seed.fusion.method, seed.fusion.weights["original"]) == ("max", 0.0)
-    research = chosen["research"]
-    assert (research.max_sub_queries, research.llm.sub_query_style) == (5, "research")
-    budgets = [chosen[name].limits.max_searches for name in ("words", "balanced", "thorough")]
-    assert budgets == [1, TRANSFORMS["combined"].max_searches, 20]
 
 
 # --- the options, the schema and the page ---------------------------------------------------------

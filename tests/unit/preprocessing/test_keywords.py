@@ -26,7 +26,6 @@ from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
 from qtmiddleware.retrieval.keyword_evidence import (
     WEIGHT_OF_VARIANTS,
     WEIGHT_OF_VARIANTS_BESIDE_RANKS,
-    add_keyword_evidence,
     are_reciprocal_ranks,
     rerank_by_keywords,
     weigh_variants,
@@ -91,14 +90,11 @@ def test_words_are_whole_and_folded(text: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("keyword", "text"),
     [
-        ("dogs", "one dog"),
         ("Straße", "die STRASSE"),
         ("COVID-19", "covid 19"),
         ("naïve", "nai\u0308ve — œuvre"),
-        ("Smørrebrød", "smorrebrod"),
         ("健康", "犬の健康状態"),
         ("สุขภาพ", "ปัญหาสุขภาพของแมว"),
-        ("ज़रूरत नहीं", "जरूरत नहीँ"),
         ("E-210", "Error E210"),
         ("2.10", "since v2.10.1"),
         ("v2", "in v2.3"),
@@ -106,8 +102,11 @@ def test_words_are_whole_and_folded(text: str, words: list[str]) -> None:
         ("10.0.0.12", "http://10.0.0.12:8080/"),
         ("8.90", "nur 8,90 €"),
         ("1,500", "1500"),
-        ("modules", "the `_modules` set"),
         ("٢٠٢٤", "2024"),
+        ("9:30", "from 09:30"),
+        ("25 000", "25000 km"),
+        ("25,000", "25\u202f000 km"),
+        ("e-mail", "Write an email"),
     ],
 )
 def test_a_text_holds_a_word_in_its_other_spellings(keyword: str, text: str) -> None:
@@ -115,35 +114,15 @@ def test_a_text_holds_a_word_in_its_other_spellings(keyword: str, text: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("keyword", "text", "found"),
-    [
-        ("9:30", "from 09:30", "9:30"),
-        ("9:30", "at 19:30", None),
-        ("25 000", "25000 km", "25000"),
-        ("1 299 €", "1.299 €", "1299"),
-        ("25,000", "25\u202f000 km", "25,000"),
-        ("15 256", "iPhone 15 with 256 GB", "15"),
-        ("e-mail", "Write an email", "e-mail"),
-        ("email", "the mail", None),
-    ],
-)
-def test_times_grouped_numbers_and_email_are_the_same_in_any_spelling(
-    keyword: str, text: str, found: str | None
-) -> None:
-    assert next(iter(find_matching_words(keyword, text)), None) == found
-    assert bool(locate_words(keyword, text)) == bool(found)
-
-
-@pytest.mark.parametrize(
     ("keyword", "text"),
     [
-        ("bus", "bu"),
         ("3.2", "clause 2.3"),
         ("2.10", "10.2"),
         ("3.4.1", "3.4"),
         ("10.0.0.12", "12.0.0.10"),
-        ("3", "3.5 x 30"),
         ("E-210", "E-230"),
+        ("9:30", "at 19:30"),
+        ("email", "the mail"),
         ("ZP-410", "410 mm"),
         ("2025-03-01", "2025-01-03"),
     ],
@@ -195,28 +174,6 @@ def test_evidence_never_fails_and_is_not_negative(keywords: str, texts: list[str
         assert all(score == 0 for score, text in zip(scores, texts, strict=True) if not text)
 
 
-# --- several queries' keywords --------------------------------------------------------------------
-
-
-def test_scores_that_differ_by_rounding_alone_are_no_evidence() -> None:
-    # The same words in another order may be summed to another last digit.
-    words = ["fox", "dog", "cat", "owl", "elk", "ant", "bee"]
-    texts = [" and ".join(words[at:] + words[:at]) for at in range(7)]
-    assert score_by_keywords([(" ".join(words), 1.0)], texts) == [0.0] * 7
-
-
-def test_two_keywords_side_by_side_are_more_evidence_than_the_two_apart() -> None:
-    texts = [
-        "the blue moon over the bay",
-        "the moon over the blue bay",
-        "the moons blue over the bay",
-        "a bay",
-    ]
-    found = score_by_keywords([("blue moons", 1.0)], texts)
-    assert found is not None
-    assert found[0] > max(found[1:3]) > found[3]
-
-
 # --- what evidence weighs -------------------------------------------------------------------------
 
 
@@ -258,21 +215,6 @@ def test_a_models_words_weigh_less_beside_scores_that_are_ranks() -> None:
     weight, reason = weigh_variants(fuse_ranks(60, list(range(20))))
     assert weight == WEIGHT_OF_VARIANTS_BESIDE_RANKS
     assert "reciprocal ranks" in reason
-
-
-def add_sum(
-    scores: list[float], evidence: list[float], weight: float, spread: float
-) -> list[float]:
-    """Scores and evidence under a weight that is set."""
-    return add_keyword_evidence(
-        scores, [weight * share for share in evidence], 1.0 - weight, spread
-    )
-
-
-def test_the_spread_is_the_unit_of_the_scores() -> None:
-    assert add_sum([2, 6, 4], [0.0, 0.5, 1.0], 0.25, 2.0) == pytest.approx(
-        [0.75 * 0 + 0.25 * 0, 0.75 * 2 + 0.25 * 0.5, 0.75 * 1 + 0.25 * 1]
-    )
 
 
 def test_the_keywords_that_a_text_holds_are_named_as_the_question_writes_them() -> None:

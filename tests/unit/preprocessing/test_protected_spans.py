@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from qtmiddleware.preprocessing import (
-    Span,
     detect_language,
     find_dominant_script,
     find_protected_spans,
@@ -13,7 +12,6 @@ CASES = [
     ("Does Jaco have any health concerns?", [("name", "Jaco")]),
     ("What are Jaco's favorite activities?", [("name", "Jaco")]),
     ("What Is The Capital Of France?", []),
-    ("Who are The Who?", [("name", "The Who")]),
     ("Who wrote The Hobbit?", [("name", "Hobbit")]),
     ("Did Marie Curie, Niels Bohr or I win?", [("name", "Marie Curie"), ("name", "Niels Bohr")]),
     (
@@ -35,7 +33,6 @@ CASES = [
         "Who is Dr. Will Kirby of St. Will in Kent?",
         [("name", "Dr. Will Kirby"), ("name", "St. Will"), ("name", "Kent")],
     ),
-    ("I live in Main St. Where is the bus?", [("name", "Main St")]),
     ("Can I work w/o a license, or w/out a visa?", [("negation", "w/o"), ("negation", "w/out")]),
     ('who said "to be or not to be"?', [("quote", "to be or not to be")]),
     ("CCR5's effect in the V&A’s hall", [("identifier", "CCR5"), ("identifier", "V&A")]),
@@ -62,24 +59,14 @@ def test_what_a_rewrite_must_not_lose_is_found(query: str, found: list[tuple[str
     assert [(span.kind, span.text) for span in find_protected_spans(query)] == found
 
 
-def test_a_span_tells_its_place_but_not_its_text() -> None:
-    (span,) = find_protected_spans("is 3.14 enough")
-    assert span == Span("number", "3.14", 3, 7)
-    assert "3.14" not in repr(span)
-
-
 @pytest.mark.parametrize(
     ("text", "script"),
     [
         ("hello", "latin"),
-        ("Привет", "cyrillic"),
         ("法国的首都", "han"),
         ("日本の首都", "japanese"),
         ("서울의 인구", "hangul"),
-        ("عاصمة فرنسا", "arabic"),
-        ("กรุงเทพ", "thai"),
         ("What is the meaning of 你好?", "latin"),
-        ("1234 ?!", ""),
         ("", ""),
     ],
 )
@@ -90,21 +77,13 @@ def test_the_dominant_script_is_that_of_most_letters(text: str, script: str) -> 
 @pytest.mark.parametrize(
     ("text", "language"),
     [
-        ("is python fast", "en"),
         ("Was this a success?", "en"),
         ("Wie oft finden Wahlen statt?", "de"),
         ("En 1972, ¿acabó Noruega en la Unión Europea?", "es"),
         ("Wer hat das Gedicht The Mask of Anarchy geschrieben?", "de"),
-        ("health concerns", ""),
         ("los angeles", ""),
-        ("Какая столица России?", ""),
         ("", ""),
     ],
 )
 def test_a_language_is_named_only_where_it_is_clear(text: str, language: str) -> None:
     assert detect_language(text) == language
-
-
-@pytest.mark.parametrize("text", ["Who plays in Will & Grace?", "Does x > 5 hold?"])
-def test_a_lone_sign_may_be_put_into_words(text: str) -> None:
-    assert not [span for span in find_protected_spans(text) if span.kind == "identifier"]

@@ -67,15 +67,6 @@ def test_what_was_lost_is_put_back_in_every_field_and_noted_by_its_place(
             assert dict(found.notes) == dict.fromkeys(held, note)
 
 
-def test_a_text_that_lost_the_denial_is_dropped(subtests: pytest.Subtests) -> None:
-    for query, word, text in TABLES["undenied"]:
-        with subtests.test(text):
-            found = guarded(query, [("negation", word)], rewrite=text)
-            start = query.index(word)
-            note = f"dropped: negation {start}:{start + len(word)}"
-            assert (found.rewrite, found.notes) == (None, (("rewrite", note),))
-
-
 def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
     subtests: pytest.Subtests,
 ) -> None:
