@@ -153,6 +153,8 @@ def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
         yield ("chunk_overlap",), settings.chunk_overlap, allowed
     if not any(settings.fusion.weights.values()):
         yield ("fusion", "weights"), 0, "above 0 for at least one kind of text"
-    store = settings.store
+    hybrid, store = settings.hybrid, settings.store
+    if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
+        yield ("hybrid", "vector_weight"), 0, "above 0 if hybrid.bm25Weight is 0"
     if store.kind == "pinecone" and not (store.index or store.host):
         yield ("store", "index"), store.index, "the name of a Pinecone index, or store.host"
