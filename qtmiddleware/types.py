@@ -487,8 +487,6 @@ class Retrieval(FrozenDataclass):
             scores.
         keywords: The question's keywords, as `qtmiddleware.preprocess` returns them. ``""`` if
             ``preprocess`` is off, or if the query is passed through unchanged.
-        gains: What each rank of each ranking added to a passage's fused score; empty if the fusion
-            method adds no scores.
         evidence: The effect of keywords on the order; ``None`` if keywords were not used.
         standing: The confidence in the result, and the signals behind it.
     """
@@ -507,7 +505,6 @@ class Retrieval(FrozenDataclass):
     keywords: str = field(default="", repr=False)
     fused_scores: tuple[float, ...] = field(default=(), repr=False)
     rerank_scores: tuple[float | None, ...] = field(default=(), repr=False)
-    gains: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     evidence: Evidence | None = field(default=None, repr=False)
     standing: Standing = field(default=NOT_JUDGED, repr=False)
 

@@ -208,7 +208,6 @@ class _Flow:
             rankings=fusion.rankings,
             fused=tuple(fusion.fused.keys),
             fused_scores=tuple(fusion.fused.scores),
-            gains=tuple(map(tuple, fusion.fused.gains)),
             evidence=ranked.evidence,
             standing=standing,
             reranked=tuple(ranked.keys[: len(ranked.rerank_scores)]),

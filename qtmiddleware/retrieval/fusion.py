@@ -63,8 +63,6 @@ class FusedList:
         method: The fusion method that was used. It may differ from the configured method.
         spread: The typical gap between the backend's high and low scores. ``None`` if the fused
             scores use a different scale.
-        gains: For each ranking, the amount that each rank added to a passage's score. Empty if the
-            method does not add scores.
         evidence: How keywords changed the order after the fusion. ``None`` if keywords were not
             used.
         rerank_scores: The reranker's scores of the first passages, as far as they were reranked.
@@ -73,7 +71,6 @@ class FusedList:
     items: Sequence[FusedPassage]
     method: str
     spread: float | None = None
-    gains: Sequence[Sequence[float]] = ()
     evidence: Evidence | None = None
     rerank_scores: Sequence[float | None] = ()
 
@@ -336,7 +333,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
         [weight * lowest_score for weight, lowest_score in zip(weights, lowest_scores, strict=True)]
     )
     return FusedList(
-        _sort_by_score(_score_passages_by_gains(rankings, gains, floor)), "anchored", mean, gains
+        _sort_by_score(_score_passages_by_gains(rankings, gains, floor)), "anchored", mean
     )
 
 
@@ -506,7 +503,7 @@ def _merge_by_rank(
         merged.values(),
         key=lambda passage: (-round(passage.score, 12), best_ranks[passage.key], passage.key),
     )
-    return FusedList(items, method, gains=gains)
+    return FusedList(items, method)
 
 
 def _convert_single_ranking(ranking: Ranking, method: str, sign: int) -> FusedList:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents.pieces import OWN, Location, Piece, read_text
+from qtmiddleware.kit.documents.pieces import MOST_BYTES, OWN, Location, Piece, read_text
 
 # The names of fields that may contain a record's text. The first field with a text is used.
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
@@ -29,6 +29,8 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
     The separator is the comma, semicolon, tab or ``|`` that occurs most often in the first line.
     """
+    # Python's own limit is 128 kB, but a cell may hold a whole document.
+    csv.field_size_limit(MOST_BYTES)
     text = read_text(path, file).strip("\n")
     separator = max(",;\t|", key=text.partition("\n")[0].count)
     yield from format_rows(csv.reader(io.StringIO(text), delimiter=separator), {})
