@@ -19,6 +19,8 @@ _ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("tool", "function"), ""),
 }
+# Messages of pydantic-ai hold parts of several roles.
+_PART_ROLES: Final = {"user-prompt": "user", "system-prompt": "system", "text": "assistant"}
 _CONTENTS: Final = ("content", "parts", "blocks", "text")
 _TEXT_KINDS: Final = ("", "text", "input_text", "output_text")
 
@@ -45,8 +47,8 @@ def read_history(history: Any) -> History:
 
     Args:
         history: messages, oldest first, or an object with ``messages``. A message is a message or
-            item of OpenAI, Anthropic, Google, LangChain, LlamaIndex or Haystack, a (role, content)
-            pair, or a (user, assistant) pair.
+            item of OpenAI, Anthropic, Google, LangChain, LlamaIndex, Haystack or pydantic-ai, a
+            (role, content) pair, or a (user, assistant) pair.
     """
     if history is None:
         return History()
@@ -109,6 +111,11 @@ def _read_turn(turn: Any) -> list[Message]:
         if role is None:
             return [Message("user", _read_text(first)), Message("assistant", _read_text(second))]
         return [Message(role, _read_text(second))]
+    if read_field(turn, "kind") in ("request", "response"):
+        roles = ((part, _PART_ROLES.get(read_field(part, "part_kind"))) for part in turn.parts)
+        return [
+            Message(role, _read_text(read_field(part, "content"))) for part, role in roles if role
+        ]
     role = _read_role(turn)
     contents = (read_field(turn, name) for name in _CONTENTS)
     content = next((it for it in contents if it is not None), None)

@@ -58,6 +58,18 @@ def llama_index() -> list[Any]:
     return [[asked, llms.ChatMessage(role="assistant", blocks=blocks)]]
 
 
+def pydantic_ai() -> list[Any]:
+    ai = pytest.importorskip("pydantic_ai.messages")
+    picture = ai.ImageUrl("https://example.org/shoe.png")
+    run = [
+        ai.ModelRequest(parts=[ai.UserPromptPart([QUESTION, picture])]),
+        ai.ModelResponse(parts=[ai.ThinkingPart("Let me see."), ai.ToolCallPart("search", {})]),
+        ai.ModelRequest(parts=[ai.ToolReturnPart("search", "found", tool_call_id="1")]),
+        ai.ModelResponse(parts=[ai.TextPart(ANSWER)]),
+    ]
+    return [run]
+
+
 def haystack() -> list[Any]:
     chat = pytest.importorskip("haystack.dataclasses").ChatMessage
     return [[chat.from_user(QUESTION), chat.from_assistant(ANSWER)]]
@@ -116,7 +128,10 @@ def written_as_dicts() -> list[Any]:
     return [anthropic, bedrock, google]
 
 
-@pytest.mark.parametrize("make", [langchain, llama_index, haystack, openai_items, written_as_dicts])
+MAKERS = [langchain, llama_index, haystack, pydantic_ai, openai_items, written_as_dicts]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_the_messages_of_a_package_are_what_was_said_without_calls_tools_and_pictures(
     make: Any,
 ) -> None:
