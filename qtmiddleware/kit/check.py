@@ -201,7 +201,11 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {words}".removesuffix(": ")
 
 
-def configure_function(function: Any, *layers: Mapping[str, Any] | str, **options: Any) -> Any:
+def configure_function(
+    function: Any,
+    *layers: Mapping[str, Any] | str,
+    **options: Any,
+) -> Any:
     """Return a copy of the wrapped *function* with the settings in *layers*; the last one wins.
 
     The copy has a middleware of its own, made by `QueryMiddleware.with_config` with *options*. It
@@ -243,7 +247,11 @@ class _CheckRun:
         }
         self.recorder = _Recorder()
         self.search = configure_function(
-            search, *filter(None, layers), traceless, observers=[self.recorder], is_quiet=True
+            search,
+            *filter(None, layers),
+            traceless,
+            observers=[self.recorder],
+            is_quiet=True,
         )
         self.middleware = self.search.middleware
         self.settings = self.middleware.settings

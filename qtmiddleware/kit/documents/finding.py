@@ -71,7 +71,12 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> FoundDo
     if not documents:
         but = f" but {format_file_counts(others)}" if others else ""
         raise _build_error(data_path, f"which holds no documents{but}")
-    return FoundDocuments(root, folder, sorted(documents), left_out=dict(others.most_common()))
+    return FoundDocuments(
+        root,
+        folder,
+        sorted(documents),
+        left_out=dict(others.most_common()),
+    )
 
 
 def format_file_counts(file_counts: Mapping[str, int]) -> str:

@@ -315,7 +315,12 @@ def _build_gate_section(gate: GateResult) -> Section:
         worst = [f"{id_[:40]} ({figures.format_points(gain)})" for id_, gain in change.worst()]
         table.append((change.name, ", ".join(worst)))
     heading = f"Questions that lost most {PRIMARY} since {gate.baseline}"
-    return Section(heading, "Losses are in points (hundredths).", ("system", "questions"), table)
+    return Section(
+        heading,
+        "Losses are in points (hundredths).",
+        ("system", "questions"),
+        table,
+    )
 
 
 def _build_worse_entry(
