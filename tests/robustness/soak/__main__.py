@@ -84,7 +84,7 @@ class Soak(logging.Handler):
         self.numbers = count()
         self.until = float("inf")
         account: dict[str, Any] = {"api_key": "sk-soak", "base_url": f"http://127.0.0.1:{port}/v1"}
-        self.clients = openai.OpenAI(**account), openai.AsyncOpenAI(**account)
+        self.clients = openai.AsyncOpenAI(**account), openai.OpenAI(**account)
         self.cases = []
         for kind, cap in KINDS.items():
             config = {
@@ -93,8 +93,8 @@ class Soak(logging.Handler):
                 "breaker": {"seconds": 1.0},
                 "cache": {"maxEntries": 256},
             }
-            middleware = qtm.QueryMiddleware(config, client=self.clients)
-            self.cases.append((middleware.wrap(self.asearch), middleware.wrap(self.search)))
+            on_loop, in_threads = (qtm.QueryMiddleware(config, client=it) for it in self.clients)
+            self.cases.append((on_loop.wrap(self.asearch), in_threads.wrap(self.search)))
 
     def breach(self, what: str) -> None:
         self.breaches.append(what)
@@ -235,8 +235,8 @@ class Soak(logging.Handler):
             await asyncio.sleep(0.01)
         # What was given up ends now or has ended; then nothing of it is left.
         await asyncio.sleep(0.1)
-        await self.clients[1].close()
-        self.clients[0].close()
+        await self.clients[0].close()
+        self.clients[1].close()
         if len(asyncio.all_tasks()) > 1:
             self.breach(f"{len(asyncio.all_tasks()) - 1} tasks were left")
         if len(self.took) != self.asked:
