@@ -253,9 +253,10 @@ def _get_field(holder: Any, name: str | int) -> Any:
     if class_ is dict:
         return holder.get(name)
     try:
-        if isinstance(name, int) or _classify(class_) == "mapping":
+        kind = _classify(class_)
+        if isinstance(name, int) or kind == "mapping":
             return holder[name]
-        return getattr(holder, name, None)
+        return holder.to_dict().get(name) if kind == "view" else getattr(holder, name, None)
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return None
