@@ -9,11 +9,15 @@ that the question itself found. The flow raises only the errors of the search fo
 unchanged. Every fallback is an ordinary ``if`` or ``try``, in the file of its step:
 
 ==================  ====================================================================
-`transform_stage`   the model is slow, fails, or its texts cannot be used
+`question`          the model is slow or fails, or its texts cannot be used
+`transform_stage`   the breaker or the budget forbids to ask the model
 `searching`         the search for a variant fails
-`plan`              the clock, the glossary or the metadata fail
+`calling`           the function refuses more passages than the caller asked for
+`history`           messages of the conversation cannot be read
+`plan`              the user's clock fails
 `ranking`           the user's ``fuse=`` fails, or scores are missing
 `reranking`         the reranker fails
+`cache`             the cache that several processes share fails
 this file           the search for the question, hooks, unreadable responses, own faults
 ==================  ====================================================================
 

@@ -1,1 +1,1 @@
-"""Run queries: steps and their drivers, threads, caches, circuit breakers and budgets."""
+"""Run a flow's work: with threads or tasks, within deadlines and budgets, observed and logged."""
