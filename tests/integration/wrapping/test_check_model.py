@@ -29,7 +29,7 @@ def find_model(check: qtm.Check) -> qtm.Finding:
     return next(finding for finding in check.findings if finding.subject == "model")
 
 
-@pytest.mark.parametrize(("searches", "said"), [(2, "1 more search;"), (1, "0 more searches;")])
+@pytest.mark.parametrize(("searches", "said"), [(2, "1 more search"), (1, "0 more searches")])
 def test_a_model_is_asked_once_though_the_gate_might_not(
     searches: int, said: str, model_server: ModelServer
 ) -> None:
