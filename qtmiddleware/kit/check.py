@@ -60,7 +60,7 @@ _FREE: Final[Mapping[str, Any]] = {
 
 _MEASURE: Final = (
     "measure whether that is better: qtm.evaluation.compare(fn, queries, qrels), or qtm bench"
-    " --function app:search --data questions.csv"
+    " --function MODULE:NAME --data questions.csv"
 )
 # No change is no problem if the search is right already.
 _ASK_MORE: Final = (

@@ -202,9 +202,14 @@ _USUAL_NAMES: Final = _ENVELOPE_NAMES.union(
 )
 
 
+def _is_public(name: str) -> bool:
+    # Pinecone's own names of an id and a score are public too.
+    return name[:1] != "_" or _spell(name) in _USUAL_NAMES
+
+
 def _list_slots(class_: type[Any]) -> list[str]:
     members = getmembers_static(class_)
-    return [name for name, it in members if ismemberdescriptor(it) and name[:1] != "_"]
+    return [name for name, it in members if ismemberdescriptor(it) and _is_public(name)]
 
 
 @lru_cache(1_024)
@@ -215,8 +220,7 @@ def _list_attributes(class_: type[Any], names: tuple[str, ...]) -> Sequence[str]
         for name, member in getmembers_static(class_)
         if _spell(name) in _USUAL_NAMES and hasattr(member, "__get__") and not callable(member)
     )
-    public = (name for name in names if name[:1] != "_")
-    return list(dict.fromkeys((*public, *_list_slots(class_), *properties)))
+    return list(dict.fromkeys((*filter(_is_public, names), *_list_slots(class_), *properties)))
 
 
 def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
@@ -744,6 +748,13 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
         return list(items)
     if class_ is tuple:
         return tuple(items)
+    if _get_kind(container) == "array":
+        # There is an array, so numpy is already loaded.
+        import numpy as np
+
+        # New texts may be longer than the old ones.
+        dtype = None if container.dtype.kind == "U" else container.dtype
+        return np.array(items, dtype=dtype).reshape(len(items), *container.shape[1:])
     filled: Any = copy.copy(container)
     attributes = getattr(container, "__dict__", {}).values()
     # Milvus keeps the ids and distances of its hits beside them.

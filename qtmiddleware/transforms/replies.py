@@ -46,6 +46,7 @@ _MESSAGES: Final = {
     "unparsable": "the model's reply has no text that can be searched in the requested fields",
 }
 
+_SPECIAL_TOKEN: Final = re.compile(r"<\|\w{1,30}\|>")
 _THOUGHTS: Final = re.compile(
     r".*</(?:think|thinking)>|<(?:think|thinking)>.*", re.DOTALL | re.IGNORECASE
 )
@@ -142,7 +143,7 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
     if text.startswith(("{", "[", "```")):
         return text, False
     thoughts = _THOUGHTS.match(text)
-    answer = text[thoughts.end() :].strip() if thoughts else text
+    answer = _SPECIAL_TOKEN.sub("", text[thoughts.end() :] if thoughts else text).strip()
     return answer, bool(thoughts) and not answer
 
 

@@ -298,6 +298,9 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Callable[[], T]]:
         """Return one call of *method* per query. The caller passed the queries as a list."""
+        # The first call would exhaust an iterator, and the others would see no history.
+        if isinstance(history := kwargs.get("history"), Iterator):
+            kwargs["history"] = tuple(history)
         arguments = self._bind(args, kwargs)
         queries = arguments.read_passed_query()
         if not isinstance(queries, list | tuple):
@@ -414,6 +417,18 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             __wrapped__=self._function.fn.__get__(instance),
         )
         return bound
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        # LangChain's retrievers are pydantic models. A pydantic model treats anything but a plain
+        # function as the value of a private attribute, so the parent's method would be called
+        # instead of this one, and find nothing.
+        is_model = any(hasattr(parent, "model_fields") for parent in owner.__mro__[1:])
+        if is_model and name.startswith("_"):
+            full_name = f"{owner.__name__}.{name}"
+            raise WrapError(
+                f"{full_name} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it"
+                f" after the class body: {full_name} = qtm.middleware({full_name})"
+            )
 
     def __getattr__(self, name: str) -> Any:
         # The function's other attributes are reachable through this object. Special names are not,

@@ -225,7 +225,7 @@ def describe_passage_source(match: Match) -> str:
 
 
 def _get_score(match: Match) -> float | None:
-    return match.score if match.fused_score is None else match.fused_score
+    return match.fused_score if match.score is None else match.score
 
 
 def _format_score(score: float | None) -> str:

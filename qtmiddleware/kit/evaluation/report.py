@@ -166,13 +166,15 @@ def _write_details(comparison: Comparison) -> str:
         )
     best = _find_largest_gain(_list_working(comparison))
     text = "No system gained anything."
-    if best is not None and best.difference.gain > TOLERANCE:
+    if best is not None:
         total = format_count(comparison.questions, "question")
-        text = (
-            f"The largest gain, {_describe_gain(best)} by {quote_name(best.name)},"
-            f" {figures.describe_chance(best.difference)}: {_count_better(best, total)} and"
-            f" {_count_worse(best)}."
-        )
+        counts = f"{_count_better(best, total)} and {_count_worse(best)}."
+        text = f"No system gained anything: with {quote_name(best.name)}, {counts}"
+        if best.difference.gain > TOLERANCE:
+            text = (
+                f"The largest gain, {_describe_gain(best)} by {quote_name(best.name)},"
+                f" {figures.describe_chance(best.difference)}: {counts}"
+            )
     worse = [
         quote_name(score.name)
         for score in comparison.challengers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import aclosing, closing, contextmanager
+from contextlib import contextmanager
 from math import ceil
 from typing import Any, Final, TypeVar
 
@@ -120,13 +120,15 @@ class GovernedModel:
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
-        # If the caller stops early, closing ends the connection at once.
-        with (
-            self._govern_call(prompt, deadline) as record,
-            closing(inner.stream(prompt, deadline)) as pieces,
-        ):
-            for piece in pieces:
-                yield record(piece)
+        with self._govern_call(prompt, deadline) as record:
+            pieces = inner.stream(prompt, deadline)
+            try:
+                for piece in pieces:
+                    yield record(piece)
+            finally:
+                # If the caller stops early, this ends the connection at once.
+                if hasattr(pieces, "close"):
+                    pieces.close()
 
     async def astream(
         self, prompt: Prompt, deadline: Deadline
@@ -137,9 +139,13 @@ class GovernedModel:
             yield await self.acomplete(prompt, deadline)
             return
         with self._govern_call(prompt, deadline) as record:
-            async with aclosing(inner.astream(prompt, deadline)) as pieces:
+            pieces = inner.astream(prompt, deadline)
+            try:
                 async for piece in pieces:
                     yield record(piece)
+            finally:
+                if hasattr(pieces, "aclose"):
+                    await pieces.aclose()
 
     def _require_reply(self, reply: object) -> Reply:
         if not isinstance(reply, Reply):
