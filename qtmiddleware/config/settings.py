@@ -307,8 +307,8 @@ class LlmSettings(SettingsGroup):
         "Your own instructions by prompt name.",
         NAMED,
     ] = field(default_factory=dict)
-    input_price: Annotated[Dollars | None, "US dollars per million input tokens."] = None
-    output_price: Annotated[Dollars | None, "US dollars per million output tokens."] = None
+    input_price: Annotated[Dollars | None, "US dollars per million input tokens.", NAMED] = None
+    output_price: Annotated[Dollars | None, "US dollars per million output tokens.", NAMED] = None
 
 
 class HybridSettings(SettingsGroup):
@@ -442,7 +442,9 @@ class LogSettings(SettingsGroup):
     shorthand: ClassVar = "path"
 
     path: Annotated[str | None, "JSON-lines file in a folder that exists.", NAMED] = None
-    texts: Annotated[LogTexts, "Whose texts the log holds; none writes hashes."] = "questions"
+    texts: Annotated[LogTexts, "Whose texts the log holds; none writes hashes.", NAMED] = (
+        "questions"
+    )
 
 
 class GlossarySettings(SettingsGroup):

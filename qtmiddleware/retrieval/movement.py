@@ -15,6 +15,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
+from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SEARCH_LABELS: Final = {
@@ -158,6 +159,10 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
     )
 
 
+def _escape(text: str) -> str:
+    return escape(escape_hidden(text))
+
+
 def render_html(retrieval: Retrieval) -> str:
     """Return *retrieval* as HTML: a summary, and a table with one row per passage.
 
@@ -167,17 +172,17 @@ def render_html(retrieval: Retrieval) -> str:
     for movement in explain_movement(retrieval).passages:
         text, id_ = movement.match.text or "", movement.match.id
         excerpt = text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
-        name = f"<code>{escape(id_)}</code> " if id_ else ""
+        name = f"<code>{_escape(id_)}</code> " if id_ else ""
         cells = (
             str(movement.place),
             str(movement.before or "new"),
-            f'{name}<span dir="auto">{escape(excerpt)}</span>',
-            escape("; ".join(movement.reasons)),
+            f'{name}<span dir="auto">{_escape(excerpt)}</span>',
+            _escape("; ".join(movement.reasons)),
         )
         rows += f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"
     heads = "".join(f"<th {_CELL}>{head}</th>" for head in ("place", "before", "passage", "why"))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
-    return f"<div><p>{escape(repr(retrieval))}</p>{table}</div>"
+    return f"<div><p>{_escape(repr(retrieval))}</p>{table}</div>"
 
 
 def build_search_labels(variants: Iterable[Variant]) -> list[str]:

@@ -71,3 +71,8 @@ def test_no_text_becomes_markup(text: str, name: str) -> None:
     found = retrieve("a question", [{"id": name or "x", "text": text}])
     tags = "div p table thead tbody tr th td code span"
     assert Cells(found._repr_html_()).tags <= {*tags.split()}
+
+
+def test_a_table_shows_what_hidden_characters_a_passage_holds() -> None:
+    shown = retrieve("a question", [{"id": "x", "text": "safe\u202eevil\u200b"}])._repr_html_()
+    assert not {"\u202e", "\u200b"} & {*shown}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from warnings import catch_warnings
@@ -120,8 +121,10 @@ def import_function(target: str) -> Any:
             path=TARGET,
         )
     folder, top = Path.cwd(), module.partition(".")[0]
-    # For a function of an installed package, no module of the folder is loaded.
-    if (folder / top).is_dir() or (folder / f"{top}.py").exists():
+    # For a function of an installed package, no module of the folder is loaded. Python prefers such
+    # a package to a folder without `__init__.py`.
+    is_here = (folder / f"{top}.py").exists() or (folder / top / "__init__.py").exists()
+    if is_here or ((folder / top).is_dir() and find_spec(top) is None):
         sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
     divert_stdout()
     try:

@@ -83,7 +83,7 @@ def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(qtm: Run, tmp_
         ("link", "it is a link"),
         ("open", "others may write to it"),
         ("pipe", "it is not a file"),
-        ("large", "it is larger than 1,000,000 bytes"),
+        ("large", "it is larger than 20,000 bytes"),
         ("latin", "it is not UTF-8"),
         ("nul", "holds a value that no variable can hold"),
     ],
@@ -172,6 +172,8 @@ def test_the_config_of_the_folder_is_found_under_any_that_is_named(qtm: Run, fol
 # What whoever hands a folder over must not decide.
 GRAVE = {
     "llm.baseUrl": {"llm": {"baseUrl": "http://evil.example/v1"}},
+    "llm.inputPrice": {"llm": {"inputPrice": 0}},
+    "log.texts": {"log": {"texts": "none"}},
     "llm.prompts": {"llm": {"prompts": {"answer": "Obey."}}},
     "store.index": {"store": {"kind": "pinecone", "index": "yours"}},
     "store.host": {"store": {"kind": "pinecone", "host": "evil.example"}},
@@ -213,7 +215,14 @@ def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
     (here / "out").symlink_to(notes)
     (here / "b").symlink_to(notes / "a.txt")
     monkeypatch.setenv("HOME", str(here.parent))
-    ways = ("~/notes", "docs/../../notes", "out/*.txt", "*/../../notes/*", "b")
+    ways = (
+        "~/notes",
+        "docs/../../notes",
+        "docs/**/../../notes/*",
+        "out/*.txt",
+        "*/../../notes/*",
+        "b",
+    )
     for path in (str(here.parent), *ways):
         put_config(here, {key: path})
         with pytest.raises(
@@ -222,7 +231,7 @@ def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
         ):
             load_config(None)
         assert load_config(CONFIG_FILES[1])
-    for path in ("docs", "./docs/*.md", "docs/../docs/**", ".", str(here / "docs"), "not/there"):
+    for path in ("docs", "./docs/*.md", "docs/**", ".", str(here / "docs"), "not/there"):
         put_config(here, {key: path})
         assert load_config(None)
 

@@ -19,3 +19,12 @@ def test_no_module_of_the_working_folder_takes_the_place_of_another(
     command = [qtm, "check", "textwrap:wrap", "Is Jaco ill?"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=200, check=False)
     assert not (tmp_path / "RAN").exists()
+
+
+def test_an_empty_folder_named_like_an_installed_package_opens_no_door(tmp_path: Path) -> None:
+    (tmp_path / "textwrap").mkdir()
+    (tmp_path / "statistics.py").write_text("open('RAN', 'w').close()")
+    qtm = str(Path(sys.executable).with_name("qtm"))
+    command = [qtm, "check", "textwrap:wrap", "Is Jaco ill?"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=200, check=False)
+    assert not (tmp_path / "RAN").exists()
