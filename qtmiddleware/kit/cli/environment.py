@@ -41,7 +41,7 @@ NO_MODEL: Final = (
 
 _MOST_BYTES: Final = 1_000_000
 # The library for these files needs quadratic time for some lines.
-_MOST_DOTENV_BYTES: Final = 20_000
+_DOTENV_BYTES: Final = 20_000
 _MOST_NAMES: Final = 20
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
@@ -63,7 +63,7 @@ def load_dotenv_file() -> None:
         raise MissingExtra("python-dotenv", "cli") from error
     try:
         # utf-8-sig skips the byte order mark that some editors write.
-        text = read_trusted_file(path, _MOST_DOTENV_BYTES).decode("utf-8-sig")
+        text = read_trusted_file(path, _DOTENV_BYTES).decode("utf-8-sig")
         values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
         found = {
             name: value
@@ -192,9 +192,10 @@ def _list_forbidden_keys(config: Config, origin: str) -> Iterator[str]:
 def _split_path_in_folder(path: str) -> tuple[str, ...] | None:
     """Return the parts of *path* below the current folder; ``None`` if it leads elsewhere."""
     # In a pattern, `**/..` may lead out of the folder.
-    if ".." in Path(path).parts:
+    expanded = Path(path).expanduser()
+    if ".." in expanded.parts:
         return None
-    folder, expanded = Path.cwd(), Path(path).expanduser()
+    folder = Path.cwd()
     absolute = Path(os.path.abspath(expanded))  # noqa: PTH100 - links stay links
     if all(it.is_relative_to(folder) for it in (absolute, Path(os.path.realpath(expanded)))):
         return absolute.relative_to(folder).parts

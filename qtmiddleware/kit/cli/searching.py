@@ -123,8 +123,9 @@ def import_function(target: str) -> Any:
     folder, top = Path.cwd(), module.partition(".")[0]
     # For a function of an installed package, no module of the folder is loaded. Python prefers such
     # a package to a folder without `__init__.py`.
-    is_here = (folder / f"{top}.py").exists() or (folder / top / "__init__.py").exists()
-    if is_here or ((folder / top).is_dir() and find_spec(top) is None):
+    files = (folder / f"{top}.py", folder / top / "__init__.py")
+    is_namespace = (folder / top).is_dir() and find_spec(top) is None
+    if is_namespace or any(file.exists() for file in files):
         sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
     divert_stdout()
     try:

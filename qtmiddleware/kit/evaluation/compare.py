@@ -447,8 +447,8 @@ def _list_warnings(
         shown += ", ..." if len(missing) > _MOST_NAMED else ""
         yield (
             f"No search returned {format_count(len(missing), 'relevant passage')}: {shown}. Correct"
-            " the id if there is no such passage. A text of yours counts if it is a whole passage,"
-            " or 40 characters of one or more."
+            " the id if there is no such passage. A text counts if it is a whole passage or 40"
+            " characters of one."
         )
     for name, by_id in runs.items():
         if degraded := sum(run.degraded for run in by_id.values()):

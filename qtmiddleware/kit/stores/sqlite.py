@@ -107,8 +107,7 @@ class SQLiteStore:
                 raise StoreError(
                     f"{self._subject} was made with the embedding model {model!r} ({vector_length}"
                     f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}):"
-                    f" their vectors mean different things. Use {model!r}, or ingest again into"
-                    " another path"
+                    f" their vectors differ in meaning. Use {model!r}, or ingest into another path"
                 )
         except BaseException:
             self.close()
