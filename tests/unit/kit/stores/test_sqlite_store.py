@@ -268,7 +268,7 @@ def test_another_embedding_model_is_refused_naming_both(
     dimension: int,
 ) -> None:
     open_store(path).close()
-    told = rf"'model' \(3 .*'{model}' \({dimension}\).*ingest again"
+    told = rf"'model' \(3 .*'{model}' \({dimension}\).*ingest into another path"
     with pytest.raises(StoreError, match=told):
         open_store(path, model=model, dimension=dimension)
 
