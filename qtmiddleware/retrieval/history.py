@@ -118,7 +118,7 @@ def _read_turn(turn: Any) -> list[Message]:
         ]
     role = _read_role(turn)
     contents = (read_field(turn, name) for name in _CONTENTS)
-    content = next((it for it in contents if it is not None), None)
+    content = next((content for content in contents if content is not None), None)
     # An assistant that calls a tool may say nothing.
     if content is None and role == "user":
         raise TypeError("the message has no content")

@@ -271,13 +271,13 @@ def _select_systems(
             " OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
-    unrecorded = [name for name, it in systems.items() if not bench.has_replies_for(it)]
+    unrecorded = [name for name, system in systems.items() if not bench.has_replies_for(system)]
     if unrecorded:
         names = ", ".join(unrecorded)
         write_note(f"Skipped, because the recording has no replies for them: {names}.")
     for remark in bench.notes:
         write_note(remark)
-    return {name: it for name, it in systems.items() if name not in unrecorded}
+    return {name: system for name, system in systems.items() if name not in unrecorded}
 
 
 def show_comparison(comparison: Comparison) -> None:

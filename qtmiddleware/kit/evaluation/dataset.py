@@ -156,7 +156,7 @@ class Dataset:
 
         The hash of the passages is empty if there are none.
         """
-        passages = [(it.id, it.text, it.metadata) for it in self.passages]
+        passages = [(row.id, row.text, row.metadata) for row in self.passages]
         return {
             "questions": _hash(question.to_record() for question in self.questions),
             "judgements": _hash(self.qrels.items()),

@@ -224,7 +224,8 @@ class RankedSystems:
         """What is more than chance, and what limits the ranking, as sentences."""
         sentences = []
         if any(standing.lead is not None for standing in self.standings):
-            ahead = ", ".join(it.system for it in self.standings if it.is_ahead)
+            leaders = [standing.system for standing in self.standings if standing.is_ahead]
+            ahead = ", ".join(leaders)
             sentences.append(f"Ahead of {BASELINE} by more than chance: {ahead or 'none'}.")
         counts = {
             "Another answer was best when their order was reversed": sum(

@@ -204,7 +204,7 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         price = f"for {figures.format_dollars(cost)} per 1,000 questions"
     calls = figures.format_number(best.calls_per_question)
     text = f"{adds}{remark}) and calls the model {calls} times per question, {price}."
-    free = _find_largest_gain(it for it in comparison.challengers if not it.llm_calls)
+    free = _find_largest_gain(system for system in comparison.challengers if not system.llm_calls)
     if free is None or free.difference.gain <= TOLERANCE:
         return f"{text} No system gains without a model."
     gain, chance = figures.format_gain(free.difference), ""

@@ -157,7 +157,7 @@ def ask_systems(
                 results[question.id].append(result)
                 if progress is not None:
                     progress(name, done, len(listed))
-        asked = tuple(AskedQuestion(it, tuple(results[it.id])) for it in listed)
+        asked = tuple(AskedQuestion(question, tuple(results[question.id])) for question in listed)
         if not any(question.reference for question in listed):
             return SideBySide(asked)
         if judge is None:

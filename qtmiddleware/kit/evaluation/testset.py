@@ -191,7 +191,9 @@ def generate(
             metadata = {"synthetic": True, "answer": draft.answer}
             metadata |= {"passage": draft.passage.id, "model": model.name}
             questions.append(Question(id_, draft.question, metadata=metadata))
-            qrels[id_] = {it.id: 1 for it in passages if it.text == draft.passage.text}
+            qrels[id_] = {
+                passage.id: 1 for passage in passages if passage.text == draft.passage.text
+            }
         if progress is not None:
             progress(len(questions), count)
         errors = [draft.error for draft in drafts if draft.error is not None]
