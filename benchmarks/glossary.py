@@ -38,12 +38,10 @@ Written by `python -m benchmarks.glossary --data ../shared/data`: 30 invented qu
 form of a term where the answer has the other; vector search by the built-in model. *Better* and *worse* count questions
 beside the rules without a glossary. The ceiling is the rules over passages into which both forms of each term are
 written, which also changes their vectors. The recorded replies are
-those of a model that saw no glossary, so what the model gains by it is not in the figures. One rule was decided
-here: case counts."""
+those of a model that saw no glossary, so what the model gains by it is not in the figures."""
 ABOUT_TERMS: Final = (
     "What the glossary was taken to say of each question, to be read for wrong substitutions."
 )
-ABOUT_CASE: Final = "## Wrong substitutions if case did not count"
 ALWAYS: Final = {"escalation": {"mode": "always"}}
 
 
@@ -132,25 +130,12 @@ def main() -> None:
         "balanced": measure(search, data, balanced, model),
         "balanced with glossary": measure(search, data, {**balanced, **with_glossary}, model),
     }
-    text = report(found, find_words_taken_for_terms(data, entries))
+    text = report(found)
     print(text)
     RESULT.write_text(text, encoding="utf-8")
 
 
-def find_words_taken_for_terms(data: Dataset, entries: Mapping[str, Any]) -> list[str]:
-    """Return what would be substituted in the questions of *data* if the case of abbreviations did not count."""
-    rows = [[term, *_as_list(forms)] for term, forms in entries.items()]
-    strict = Glossary([(forms, forms) for forms in rows])
-    lower = Glossary([(forms, forms) for forms in ([form.lower() for form in row] for row in rows)])
-    taken = []
-    for one in data.questions:
-        right = {term.form.lower() for term in strict.find_terms(one.text, "en")}
-        wrong = [term for term in lower.find_terms(one.text, "en") if term.form not in right]
-        taken += [f"{one.id}: {term.written} = {', '.join(term.others)}" for term in wrong]
-    return taken
-
-
-def report(found: Mapping[str, Scored], taken: Sequence[str]) -> str:
+def report(found: Mapping[str, Scored]) -> str:
     """Return the page with the figures, the terms that were used, and the questions that got worse."""
     base, top = mean([*found[RULES].ndcg.values()]), mean([*found[CEILING].ndcg.values()])
     rows = []
@@ -185,7 +170,6 @@ def report(found: Mapping[str, Scored], taken: Sequence[str]) -> str:
         "## Terms used\n\n" + ABOUT_TERMS,
         table(["question", "terms"], terms),
     ]
-    parts += [ABOUT_CASE, "\n".join(f"- {said}" for said in taken) or "none"]
     return "\n\n".join(parts) + "\n"
 
 

@@ -10,20 +10,15 @@ vectors are kept under `.tmp/outside`. The recorded replies of a language model 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from time import perf_counter
 
+from benchmarks.outside.measuring import measured, report
+from benchmarks.outside.sets import SETS
+from benchmarks.outside.sources import Sources
+
 
 def main() -> None:
-    # Several threads of the linear algebra library only wait for one another here; it reads this
-    # when it is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.outside.measuring import measured
-    from benchmarks.outside.reporting import report
-    from benchmarks.outside.sets import SETS
-    from benchmarks.outside.sources import Sources
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,18 +1,28 @@
-"""Every set measured: the free systems on many questions, those with a model on the questions that were recorded."""
+"""Every set measured, and the tables of the results.
+
+The free systems are asked many questions, those with a model the questions that were recorded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.outside.sets import OutsideSet
+from benchmarks.outside.sets import RECORDINGS, OutsideSet
 from benchmarks.outside.sources import KEPT
-from benchmarks.quality.report import SEED
-from benchmarks.quality.sets import MODEL, records
+from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, points, table, told
+from benchmarks.quality.sets import MODEL, Source, records
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.kit.evaluation import Comparison, Dataset, chosen
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    PRIMARY,
+    Comparison,
+    Dataset,
+    SystemScore,
+    chosen,
+)
 from qtmiddleware.kit.evaluation.bench import open_bench
 
 QUESTIONS: Final = 400
@@ -61,3 +71,115 @@ def _compared(
     )
     with opened as bench:
         return bench.measure(chosen(systems), seed=SEED)
+
+
+HEAD: Final = Path(__file__).resolve().parent / "head.md"
+FULL: Final = "balanced"
+GATED: Final = "auto"
+RULES: Final = "rules"
+Found = Mapping[OutsideSet, Measured]
+
+
+def report(found: Found, *, is_whole: bool) -> None:
+    """Print all of it and, where every set was measured, keep it as ``results/outside.md``."""
+    source = Source(KEPT, RECORDINGS, tuple(one.name for one in found))
+    about = {**circumstances(source, ""), "command": "python -m benchmarks.outside"}
+    parts = [HEAD.read_text(encoding="utf-8").strip(), told(about)]
+    parts += ["## Sources", _sources(found), "## Without a model", _free(found)]
+    if any(it.recorded for it in found.values()):
+        parts += ["## With recorded replies", _recorded(found), "## The gate", _gate(found)]
+    text = "\n\n".join(parts)
+    print(text)
+    if is_whole:
+        (RESULTS / "outside.md").write_text(f"{text}\n", encoding="utf-8")
+
+
+def _sources(found: Found) -> str:
+    rows = [
+        [
+            one.name,
+            one.about,
+            f"[{it.name}]({it.address}/tree/{it.commit})",
+            f"`{it.commit[:12]}`",
+            it.licence,
+        ]
+        for one in found
+        for it in one.repositories
+    ]
+    return table(["set", "what it is", "repository", "commit", "licence"], rows)
+
+
+def _free(found: Found) -> str:
+    rows = []
+    for one, it in found.items():
+        raw, rules = it.free[BASELINE], it.free[RULES]
+        sizes = [f"{it.free.passages:,}", str(it.free.questions)]
+        means = [f"{score.means[PRIMARY]:.3f}" for score in (raw, rules)]
+        gain = [points(rules.difference, corrected=True), f"{rules.difference.p:.4f}"]
+        shares = [f"{rules.hurt_rate:.0%}", f"{_mean_loss(rules):.1f}", f"{rules.helped_rate:.0%}"]
+        rows.append([one.name, *sizes, *means, *gain, *shares])
+    head = [
+        "set",
+        "passages",
+        "questions",
+        "off",
+        "rules",
+        "gain in points",
+        "p",
+        "hurt",
+        "loss of the hurt",
+        "helped",
+    ]
+    return table(head, rows)
+
+
+def _recorded(found: Found) -> str:
+    rows = []
+    for one, comparison in _with_replies(found).items():
+        for score in comparison.systems:
+            means = [f"{score.means[name]:.3f}" for name in (PRIMARY, "R@10")]
+            cells = [
+                points(score.difference, corrected=True),
+                f"{score.hurt_rate:.0%}",
+                f"{score.helped_rate:.0%}",
+            ]
+            cells = ["", "", ""] if score.name == BASELINE else cells
+            rows.append([one, score.name, *means, *cells, str(score.llm_calls)])
+    head = ["set", "system", PRIMARY, "R@10", "gain in points", "hurt", "helped", "calls"]
+    return table(head, rows)
+
+
+def _gate(found: Found) -> str:
+    rows = []
+    for one, it in _with_replies(found).items():
+        gains = [f"{100 * it[name].difference.gain:+.1f}" for name in (FULL, GATED)]
+        rows.append(
+            [one, f"{it[GATED].call_rate:.0%}", *gains, _share(it), _share(it, beyond=RULES)]
+        )
+    return table(
+        [
+            "set",
+            "questions that call",
+            "gain of balanced",
+            "gain of auto",
+            "share kept",
+            "beyond rules",
+        ],
+        rows,
+    )
+
+
+def _share(comparison: Comparison, *, beyond: str = BASELINE) -> str:
+    """How much the gate keeps of what the model gains over the system *beyond*; empty where that is next to nothing."""
+    full, kept, known = (comparison[name].difference.gain for name in (FULL, GATED, beyond))
+    return f"{(kept - known) / (full - known):.0%}" if full - known > 0.01 else ""
+
+
+def _mean_loss(score: SystemScore) -> float:
+    """The mean loss of the questions that do worse, in points; 0 where none does."""
+    losses = [100 * loss for _, loss in score.worst(len(score.gains))]
+    return mean(losses) if losses else 0.0
+
+
+def _with_replies(found: Found) -> dict[str, Comparison]:
+    return {one.name: it.recorded for one, it in found.items() if it.recorded}

@@ -1,4 +1,7 @@
-"""How well each system retrieves, beside other libraries and with one factor changed at a time.
+"""How well each system retrieves: the product's own measuring over recorded replies."""
 
-python -m benchmarks.quality --data ../shared/data --recordings ../shared/recordings
-"""
+import os
+
+# Several threads of the linear algebra library only wait for one another here. The library reads
+# this when it is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -11,25 +11,14 @@ measures something else instead, and several may be given. The results are writt
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from time import perf_counter
 
+from benchmarks.quality import ablation, beside_peers, embedding_models, small, systems
+from benchmarks.quality.sets import Source
+
 
 def main() -> None:
-    # Several threads of the linear algebra library only wait for one another here; it reads this
-    # when it is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.quality import (
-        ablation,
-        beside_peers,
-        embedding_models,
-        small,
-        systems,
-        wrong_model,
-    )
-    from benchmarks.quality.sets import Source
-
     parts = {
         "systems": (systems.run, "every system (what is measured by default)"),
         "ablation": (ablation.run, "one factor of the defaults changed at a time"),
@@ -37,7 +26,6 @@ def main() -> None:
             embedding_models.run,
             "the presets with three embedding models, whose vectors lie beside the data",
         ),
-        "wrong-model": (wrong_model.run, "`balanced` on the replies of a model that is wrong"),
         "peers": (
             beside_peers.run,
             "other libraries on the same replies and vectors (see setup-peers)",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import qtmiddleware
-from benchmarks.speed import imports, latency, load, overhead
+from benchmarks.speed import imports, overhead, waiting
 from benchmarks.speed.report import RESULTS, Row, circumstances, table, write
 
 Measured = tuple[list[Row], Mapping[str, str]]
@@ -28,8 +28,8 @@ def groups(
     """What can be measured, by the name `--only` knows it by."""
     return {
         "overhead": lambda: overhead.rows(rounds, peers=peers, beside=beside),
-        "latency": lambda: (latency.rows(max(3, rounds // 2)), {}),
-        "load": lambda: (load.rows(max(3, rounds // 3)), {}),
+        "latency": lambda: (waiting.latency_rows(max(3, rounds // 2)), {}),
+        "load": lambda: (waiting.load_rows(max(3, rounds // 3)), {}),
         "import": lambda: (imports.rows(rounds), {}),
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import qtmiddleware
-from benchmarks.speed.floors import gathered, pooled
 from benchmarks.speed.ours import (
     ALL_IN_ONE,
     BALANCED,
@@ -13,8 +12,10 @@ from benchmarks.speed.ours import (
     RULES,
     check,
     combining_model,
+    gathered,
     in_langchain,
     paraphrasing_model,
+    pooled,
     with_options,
     wrapped,
 )

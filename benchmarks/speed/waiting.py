@@ -1,4 +1,7 @@
-"""How long a call takes where the model needs 300 ms and each search 50: nothing may wait for what it does not need."""
+"""How long a call takes, and how many are answered, where the model needs 300 ms and each search 50.
+
+Nothing may wait for what it does not need.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,18 @@ from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.speed.floors import gathered, pooled
-from benchmarks.speed.ours import HangingModel, check, with_options, wrapped
-from benchmarks.speed.report import Row, within
+from benchmarks.speed.ours import (
+    MULTI_QUERY,
+    HangingModel,
+    check,
+    gathered,
+    gathered_threads,
+    paraphrasing_model,
+    pooled,
+    with_options,
+    wrapped,
+)
+from benchmarks.speed.report import Row, at_least, within
 from benchmarks.speed.workload import (
     MODEL_SECONDS,
     QUESTIONS,
@@ -21,6 +33,7 @@ from benchmarks.speed.workload import (
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
+Call = Callable[[str], Awaitable[Any]]
 GROUP = "Wall time, model 300 ms, searches 50 ms"
 IDEAL_MS = (MODEL_SECONDS + SEARCH_SECONDS) * 1e3
 APART_MS = 5.0
@@ -60,7 +73,7 @@ def _rounds_sync(call: Callable[[str], Any], rounds: int) -> float:
     return median(taken[1:])  # the first call loads modules and word lists
 
 
-async def _rounds_async(call: Callable[[str], Awaitable[Any]], rounds: int) -> float:
+async def _rounds_async(call: Call, rounds: int) -> float:
     taken = []
     for question in QUESTIONS[: rounds + 1]:
         began = time.perf_counter()
@@ -78,7 +91,7 @@ def _pair(what: str, config: dict[str, Any], model: Any, ideal: float, rounds: i
     ]
 
 
-def rows(rounds: int) -> list[Row]:
+def latency_rows(rounds: int) -> list[Row]:
     """The lines of this group; the floor is the arithmetic, and the hand-written floors are measured against it too."""
     found: list[Row] = []
     for mode, searches in (("rewrite", 2), ("decompose", 5), ("all", 7)):
@@ -110,3 +123,55 @@ def rows(rounds: int) -> list[Row]:
             )
         )
     return found
+
+
+# Requests a second with many in flight.
+
+LOAD_GROUP = "Under load, model 300 ms, searches 50 ms"
+TURNS = 3
+POOL_THREADS = 256
+
+
+async def _rate(call: Call, in_flight: int, turns: int) -> float:
+    """Requests a second of *in_flight* clients that each ask *turns* times."""
+
+    async def client(number: int) -> None:
+        for turn in range(turns):
+            await call(QUESTIONS[(number * turns + turn) % len(QUESTIONS)])
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(client, range(in_flight)))
+    return in_flight * turns / (time.perf_counter() - began)
+
+
+def _compared(
+    what: str, ours: Call, floor: Call, in_flight: int, bar: float, rounds: int, turns: int = TURNS
+) -> Row:
+    async def measured() -> tuple[list[float], list[float]]:
+        rates: tuple[list[float], list[float]] = ([], [])
+        for turn in range(rounds + 1):
+            both = list(zip((ours, floor), rates, strict=True))
+            for call, kept in both if turn % 2 else reversed(both):
+                rate = await _rate(call, in_flight, turns)
+                if turn:
+                    kept.append(rate)
+        return rates
+
+    mine, theirs = asyncio.run(measured())
+    return at_least(LOAD_GROUP, what, median(mine), median(theirs), bar, "req/s")
+
+
+def load_rows(rounds: int) -> list[Row]:
+    """The lines of this group."""
+    floor = gathered(slow_asearch, seconds=MODEL_SECONDS)
+    ours = wrapped(slow_asearch, MULTI_QUERY, paraphrasing_model(MODEL_SECONDS))
+    own_pool = gathered_threads(slow_search, threads=POOL_THREADS, seconds=MODEL_SECONDS)
+    blocking = wrapped(slow_search, MULTI_QUERY, paraphrasing_model(MODEL_SECONDS)).aretrieve
+    return [
+        _compared("200 in flight, beside asyncio.gather", ours, floor, 200, 0.88, rounds),
+        _compared("1,000 in flight, beside asyncio.gather", ours, floor, 1_000, 0.55, rounds),
+        _compared(
+            f"blocking function, 50 requests at once, beside {POOL_THREADS} threads of one's own",
+            blocking, own_pool, 50, 0.9, rounds, turns=1,
+        ),
+    ]  # fmt: skip

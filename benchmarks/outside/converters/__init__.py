@@ -1,1 +1,0 @@
-"""One converter a source: reads its files and makes collections of them."""
