@@ -1,4 +1,4 @@
-"""The matrix: every case as the product of four dimensions, and the small part of it that holds every pair.
+"""The matrix: as few cases as hold every pair of values of any two of four dimensions.
 
 What a case leaves open (whose client, which kind of search, which form of a fault) is drawn from
 the seed and its name, so that a name and a seed are one case for ever.
@@ -7,8 +7,6 @@ the seed and its name, so that a name and a seed are one case for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from itertools import product
 from random import Random
 from typing import Final
 
@@ -43,7 +41,6 @@ SEARCHES: Final = (
 )
 WAYS: Final = ("sync", "async")
 KINDS: Final = ("rewrite", "decompose", "all", "combined", "auto")
-DIMENSIONS: Final = {"model": MODELS, "search": SEARCHES, "way": WAYS, "kind": KINDS}
 
 BACKENDS: Final = ("query", "search", "function")
 """``index.query`` with vectors, ``index.search`` with texts, and a function that returns the SDK's own classes."""
@@ -83,15 +80,6 @@ class Draw:
 
     def __str__(self) -> str:
         return f"{self.backend}, {self.client} client, form {self.form}{', keyword evidence' * self.evidence}"
-
-
-def matrix(pattern: str = "*") -> list[Case]:
-    """Every case whose name matches the shell *pattern*."""
-    return [
-        case
-        for row in product(*DIMENSIONS.values())
-        if fnmatchcase((case := Case(*row)).name, pattern)
-    ]
 
 
 def covering() -> list[Case]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.robustness.faults.cases import Case, Draw
@@ -11,18 +10,14 @@ from tests.robustness.faults.expected import expected
 from tests.robustness.faults.playing import Limits, Played, Player, Servers, arguments_of
 from tests.robustness.faults.world import QUERY, TEXTS, TOP_K, Row, rows
 
-GRACE_SECONDS: Final = 0.05
 MOST_REPEATS: Final = 3
 
-TIME: Final = "time"
 LATE: Final = "late"
 """Something that had time enough was not answered in it: a failure on a quiet machine, noise on a busy one."""
 
 
 class Verdict(list[tuple[str, str]]):
-    """The laws that were broken, each with what was seen; *overrun* in seconds, negative where time was left."""
-
-    overrun = 0.0
+    """The laws that were broken, each with what was seen."""
 
     def check(self, law: str, holds: bool, seen: Any) -> None:
         """Write down that *law* is broken, with what was *seen*, unless it *holds*."""
@@ -30,17 +25,9 @@ class Verdict(list[tuple[str, str]]):
             self.append((law, str(seen)))
 
 
-def judged(
-    case: Case, draw: Draw, played: Played, limits: Limits, *, times: bool = True
-) -> Verdict:
-    """Every law that *played* breaks; that of time only with *times*."""
+def judged(case: Case, draw: Draw, played: Played) -> Verdict:
+    """Every law that *played* breaks."""
     verdict, wanted = Verdict(), expected(case, draw)
-    verdict.overrun = played.seconds - max(played.plain_seconds, limits.deadline_ms / 1e3)
-    verdict.check(
-        TIME,
-        not times or verdict.overrun <= GRACE_SECONDS,
-        f"{verdict.overrun * 1e3:.0f} ms beyond what it may take",
-    )
     for complaint in dict.fromkeys(played.watch.complaints):
         # asyncio leaves a socket to the garbage collector that is cancelled in a TLS handshake, with
         # the SDK alone too.
@@ -141,27 +128,15 @@ def read(response: Any) -> list[Row]:
     return [(it.id, it.score, it.metadata["text"]) for it in response.matches]
 
 
-@dataclass(frozen=True)
-class Tried:
-    """The verdict of the *last* of *count* tries. *drained* is how long threads went on, in seconds."""
+def try_case(case: Case, seed: int, servers: Servers, limits: Limits) -> Verdict:
+    """*case* judged; repeated, up to `MOST_REPEATS` times and slower each time, if something was only late.
 
-    last: Verdict
-    count: int
-    drained: float
-
-
-def try_case(
-    case: Case, seed: int, servers: Servers, limits: Limits, *, times: bool = True
-) -> Tried:
-    """*case* judged; repeated, up to `MOST_REPEATS` times and slower each time, if nothing but its time was wrong.
-
-    So a slow package is told from a busy machine. Without *times* the law of time is not looked at.
+    So a slow package is told from a busy machine.
     """
     draw, count = case.drawn(seed), 1
     while True:
-        played = Player(case, draw, servers, limits).play()
-        verdict = judged(case, draw, played, limits, times=times)
-        is_settled = not verdict or {law for law, _ in verdict} - {TIME, LATE}
+        verdict = judged(case, draw, Player(case, draw, servers, limits).play())
+        is_settled = not verdict or {law for law, _ in verdict} != {LATE}
         if is_settled or count > MOST_REPEATS:
-            return Tried(verdict, count, played.watch.drained)
+            return verdict
         limits, count = limits.slower(), count + 1

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any, Final
 
 import qtmiddleware as qtm
@@ -44,14 +44,12 @@ class Limits:
 
 @dataclass
 class Played:
-    """What the plain function gave or raised, what the wrapped one did, and how long each took, in seconds."""
+    """What the plain function gave or raised, and what the wrapped one did."""
 
     plain: Any = None
     plain_error: BaseException | None = None
-    plain_seconds: float = 0.0
     retrieval: Any = None
     error: BaseException | None = None
-    seconds: float = 0.0
     served: list[tuple[Any, Any]] = field(default_factory=list)
     """Every response a function of ours returned, with a copy made at that moment."""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -139,13 +137,11 @@ class Player:
                     return await stack.enter_async_context(manager)
                 return stack.enter_context(manager)
 
-            async def timed(call: Callable[[], Any]) -> tuple[Any, Exception | None, float]:
-                result, failure, began = None, None, perf_counter()
+            async def tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
                 try:
-                    result = await call() if awaits else call()
+                    return (await call() if awaits else call()), None
                 except Exception as error:
-                    failure = error
-                return result, failure, perf_counter() - began
+                    return None, error
 
             function: Callable[..., Any] = self._coroutine if awaits else self._function
             if self.draw.backend != "function":
@@ -157,7 +153,7 @@ class Player:
                 kind = openai.AsyncOpenAI if awaits else openai.OpenAI
                 client = await enter(kind(base_url=self._address, api_key=KEY, max_retries=0))
             plain = partial(function, **self._plain_arguments())
-            played.plain, played.plain_error, played.plain_seconds = await timed(plain)
+            played.plain, played.plain_error = await tried(plain)
             with self._environment():
                 middleware = await enter(qtm.QueryMiddleware(self._settings, client=client))
                 wrapped = middleware.wrap(function, **self._options)
@@ -165,7 +161,7 @@ class Player:
                     played.watch.listens_to(asyncio.get_running_loop())
                 played.arguments = arguments_of(self.draw)
                 ask = partial(wrapped.aretrieve if awaits else wrapped.retrieve, **played.arguments)
-                played.retrieval, played.error, played.seconds = await timed(ask)
+                played.retrieval, played.error = await tried(ask)
                 if awaits:
                     await played.watch.tasks_left()
                 else:

@@ -33,7 +33,6 @@ class Watch(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.complaints: list[str] = []
-        self.drained = 0.0
         self._warned = warnings.catch_warnings()
         self._hooks: tuple[Any, Any] = (None, None)
         self._threads: set[threading.Thread] = set()
@@ -90,7 +89,6 @@ class Watch(logging.Handler):
         began = perf_counter()
         while (busy := self._busy()) and perf_counter() - began < DRAIN_SECONDS:
             sleep(_STEP)
-        self.drained = max(self.drained, perf_counter() - began)
         frames = sys._current_frames()
         stopped = [it for it in busy if not _is_looking_up(frames.get(it.ident or 0))]
         self._resolves = len(stopped) < len(busy)
