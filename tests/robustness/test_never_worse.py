@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import random
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +11,15 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pinecone import Document, EmbedQuery
-from pinecone.models.documents.responses import DocumentSearchUsage, SearchDocumentsResponse
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from tests.laws.shapes import SHAPES, Row, Shape
 from tests.laws.world import decorate
 from tests.support.retrieval_world import HISTORY, QUERY, Way, reasons, scripted, transforming
-from tests.support.shapes_world import SHAPES, ResultShape, Row
 
+NAMES: Final = ("dicts", "query response", "pairs", "columns", "documents and scores")
+"""The shapes that differ most in how passages are told apart."""
 ANSWER: Final = "Jaco: health concerns of a dog"
 PLANTED: Final = 6
 """Where the answer stands among what is found, counted from 0."""
@@ -95,9 +93,9 @@ class Index:
         rows: list[Row] = []
         for place, number in enumerate(order):
             if rows and chance.random() < self.repeats:
-                number = int(rows[-1].id)
+                number = int(rows[-1].id or 0)
             score = place / len(order) if self.rising else 1.0 - place / len(order)
-            rows.append(Row(str(number), f"Passage {number} of a report on cats", score))
+            rows.append(Row(str(number), f"Passage {number} of a report on cats", score, 1))
         if is_question and len(rows) > PLANTED and not self.repeats:
             rows[PLANTED] = rows[PLANTED]._replace(text=ANSWER)
         return rows
@@ -122,7 +120,11 @@ def wrap(way: Way, search: Callable[..., Any], config: Mapping[str, Any]) -> Any
     return qm.wrap(search)
 
 
-def make_function(index: Index, shape: ResultShape, *, takes_top_k: bool = True) -> Any:
+def keys(shape: Shape, response: Any) -> list[str | None]:
+    return [row.name for row in shape.read(response)]
+
+
+def make_function(index: Index, shape: Shape, *, takes_top_k: bool = True) -> Any:
     def search(query: str, top_k: int = 4) -> Any:
         return shape.build(index.rows(query)[:top_k])
 
@@ -133,7 +135,7 @@ def make_function(index: Index, shape: ResultShape, *, takes_top_k: bool = True)
 
 
 @both_ways
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 @examples()
 @given(
     config=A_CONFIG,
@@ -157,22 +159,21 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     shape = SHAPES[name]
     given_k = {"top_k": k} if takes_top_k else {}
     rows = index.rows(QUERY)
-    plain = shape.keys(shape.build(rows[: k if takes_top_k else None]))
+    plain = keys(shape, shape.build(rows[: k if takes_top_k else None]))
     search = make_function(index, shape, takes_top_k=takes_top_k)
     wrapped = wrap(way, search, CONFIGS[config])
     retrieval = way.retrieve(wrapped, QUERY, history=history, **given_k)
     response = retrieval.response if history else way.call(wrapped, QUERY, **given_k)
 
-    got = shape.keys(retrieval.response)
+    got = keys(shape, retrieval.response)
     assert retrieval.status == "full"
-    # Without texts the second call fetches no more than was asked for, and nothing in place of what
-    # comes twice.
-    if not config.startswith("combined, auto") and (shape.has_text or not index.repeats):
-        assert shape.keys(response) == got
+    if not config.startswith("combined, auto"):
+        assert keys(shape, response) == got
     assert type(retrieval.response) is type(shape.build(rows))
     assert len(got) >= min(k, len(plain)) if takes_top_k else len(got) >= len(plain)
     searched = {QUERY, *(variant.text for variant in retrieval.variants)}
-    assert set(got) <= {shape.row_key(row) for text in searched for row in index.rows(text)}
+    found = [row for text in searched for row in index.rows(text)]
+    assert set(got) <= set(keys(shape, shape.build(found)))
     assert not takes_top_k or len(got) <= k
     doubled = Counter(got) - Counter(set(got))
     assert all(Counter(plain)[key] > count for key, count in doubled.items())
@@ -181,27 +182,14 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     assert [match.fused_score is not None for match in retrieval.matches] == [True] * len(got)
     assert len(retrieval.matches) == len(got)
 
-    answer = shape.row_key(rows[PLANTED]) if len(rows) > PLANTED and not index.repeats else None
-    if config in RULES and shape.has_text and answer in plain and not history:
+    own = keys(shape, shape.build(rows))
+    answer = own[PLANTED] if len(rows) > PLANTED and not index.repeats else None
+    if config in RULES and answer in plain and not history:
         assert got.index(answer) < PLANTED
 
 
-@pytest.mark.parametrize(
-    "config", sorted(name for name, it in CONFIGS.items() if "transformationType" in it)
-)
-@pytest.mark.parametrize("k", [6, 9, 12])
-def test_what_variants_find_never_takes_the_place_of_a_passage_that_the_question_finds(
-    config: str, k: int
-) -> None:
-    # The question finds 5 of 50 passages, fewer than are asked for; the variants find others.
-    index, dicts = Index(50, seed=1, found=0.2, found_by_question=0.1), SHAPES["dicts"]
-    wrapped = wrap(Way("sync"), make_function(index, dicts), CONFIGS[config])
-    got = dicts.keys(wrapped.retrieve(QUERY, top_k=k).response)
-    assert set(dicts.keys(dicts.build(index.rows(QUERY)))) <= set(got)
-
-
 @both_ways
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 @examples()
 @given(
     config=A_CONFIG,
@@ -228,10 +216,10 @@ def test_the_pages_are_those_of_the_plain_function_each_in_another_order(
 
     wrapped = wrap(way, search, CONFIGS[config])
     for offset in range(0, min(index.size, 4 * page_size) + 1, page_size):
-        plain = shape.keys(search(QUERY, page_size, offset))
+        plain = keys(shape, search(QUERY, page_size, offset))
         calls.clear()
         found = way.retrieve(wrapped, QUERY, limit=page_size, offset=offset, history=history)
-        assert Counter(shape.keys(found.response)) == Counter(plain)
+        assert Counter(keys(shape, found.response)) == Counter(plain)
         assert len(found.matches) == len(plain)
         text = found.variants[0].text
         assert calls == [(text, page_size, offset)], "searched once, no wider and nowhere else"
@@ -252,93 +240,10 @@ def test_nothing_is_lost_around_a_hybrid_search(
     # Of the keywords of a question that is what the question finds.
     searches = [make_function(Index(size, seed + at), dicts) for at, size in enumerate(sizes)]
     hybrid = qtm.Hybrid(*searches)
-    plain = dicts.keys(hybrid(QUERY, k))
-    got = dicts.keys(wrap(Way("sync"), hybrid, CONFIGS[config]).retrieve(QUERY, top_k=k).response)
+    plain = [row["id"] for row in hybrid(QUERY, k)]
+    found = wrap(Way("sync"), hybrid, CONFIGS[config]).retrieve(QUERY, top_k=k)
+    got = [row["id"] for row in found.response]
     assert min(k, len(plain)) <= len(got) <= k
     assert len(set(got)) == len(got)
     if len(plain) < k:
         assert set(plain) <= set(got)
-
-
-def search_documents(vectors: Index) -> Callable[..., SearchDocumentsResponse]:
-    """A document search as Pinecone's, which *vectors* answer."""
-
-    def search(
-        *,
-        namespace: str,
-        score_by: Sequence[Any],
-        top_k: int,
-        include_fields: Sequence[str] | None = None,
-    ) -> SearchDocumentsResponse:
-        (clause,) = [
-            it if isinstance(it, dict) else {"type": "embed", "query": it.query} for it in score_by
-        ]
-        fields = set(include_fields or ())
-        documents = [
-            Document({"_id": row.id, "_score": row.score})
-            if "body" not in fields
-            else Document({"_id": row.id, "_score": row.score, "body": row.text})
-            for row in vectors.rows(clause["query"])[:top_k]
-        ]
-        return SearchDocumentsResponse(
-            matches=documents,
-            namespace=namespace,
-            usage=DocumentSearchUsage(read_units=1),
-            response_info=None,
-        )
-
-    return search
-
-
-@both_ways
-@examples(4 * EXAMPLES)
-@given(
-    config=A_CONFIG,
-    k=st.one_of(st.integers(1, 12), st.integers(1, 200)),
-    vectors=st.builds(Index, st.integers(0, 120), SEED, rising=st.booleans()),
-    typed=st.booleans(),
-    fields=st.sampled_from([None, [], ["title"], ["body"]]),
-    names_text=st.booleans(),
-    history=IN_CONVERSATION,
-)
-def test_nothing_is_lost_around_a_document_search(
-    way: Way,
-    config: str,
-    k: int,
-    vectors: Index,
-    typed: bool,
-    fields: list[str] | None,
-    names_text: bool,
-    history: Any,
-) -> None:
-    search = search_documents(vectors)
-    clause: Any = {"type": "embed", "field": "body", "query": QUERY}
-    call: dict[str, Any] = {
-        "namespace": "docs",
-        "score_by": [EmbedQuery(field="body", query=QUERY) if typed else clause],
-        "top_k": k,
-        "include_fields": fields,
-    }
-    before, plain = copy.deepcopy(call), search(**call)
-    settings: dict[str, Any] = {**CONFIGS[config]}
-    if names_text:
-        evidence = settings.get("keywordEvidence", {})
-        settings["keywordEvidence"] = {**evidence, "fields": {"text": "body"}}
-    wrapped = wrap(way, search, settings)
-    for _ in range(2):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", qtm.SetupWarning)
-            retrieval = way.retrieve(wrapped, **call, history=history)
-        response = retrieval.response
-        got, own = [it.id for it in response.matches], [it.id for it in plain.matches]
-        assert call == before
-        assert type(response) is SearchDocumentsResponse
-        assert (response.namespace, response.usage.read_units) == ("docs", 1)
-        assert len(got) >= min(k, len(own))
-        if len(own) < k:
-            assert set(own) <= set(got)
-        assert len(got) <= k
-        assert len(set(got)) == len(got)
-        shown = {"_id", "_score", *(name for name in fields or () if name == "body")}
-        assert all(set(it.to_dict()) == shown for it in response.matches)
-        assert not retrieval.degradations

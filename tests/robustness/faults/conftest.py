@@ -3,7 +3,8 @@ from __future__ import annotations
 import openai  # noqa: F401  (imported before any deadline starts to run)
 import pytest
 
-from tests.support.fault_world import Caller
+from qtmiddleware.providers.llms import governed
+from qtmiddleware.runtime.spending import Meter
 from tests.support.model_server import ModelServer
 
 
@@ -12,11 +13,12 @@ def environment(bare_environment: None) -> None:
     """Nothing of the machine's own settings."""
 
 
+@pytest.fixture(autouse=True)
+def meter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not spent anything yet."""
+    monkeypatch.setitem(governed.GovernedModel.__init__.__kwdefaults__, "meter", Meter())
+
+
 @pytest.fixture
 def service(model_server: ModelServer) -> ModelServer:
     return model_server
-
-
-@pytest.fixture(params=["sync", "async"])
-def caller(request: pytest.FixtureRequest, service: ModelServer) -> Caller:
-    return Caller(request.param, service.url)

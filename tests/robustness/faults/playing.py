@@ -86,9 +86,9 @@ class Servers:
 
 
 @contextmanager
-def served() -> Iterator[Servers]:
+def served(certificate: tuple[Path, Path]) -> Iterator[Servers]:
     """The servers, in a process of their own that ends with the block."""
-    command = [sys.executable, "-m", "tests.robustness.faults.serving"]
+    command = [sys.executable, "-m", "tests.robustness.faults.serving", *map(str, certificate)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,6 +1,6 @@
 """A language model, the same with a certificate nobody trusts, and an index, in a process of their own.
 
-    python -m tests.robustness.faults.serving
+    python -m tests.robustness.faults.serving CERTIFICATE KEY
 
 It prints its two ports and serves until its standard input ends. Which fault is played is told by
 the path: ``/model/FAULT/...`` and ``/index/SEARCH/FORM/BROKEN/...``, BROKEN being the numbers of
@@ -15,9 +15,7 @@ import socket
 import ssl
 import struct
 import sys
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from tests.robustness.faults.world import NAMESPACE, REPLIES, SUBS, TEXTS, rows, seconds
@@ -25,8 +23,8 @@ from tests.support import completions
 
 SLOW_SECONDS: Final = 0.4
 TRICKLE_SECONDS: Final = 0.02
-LONGEST: Final = 2.0
-"""Nothing is held open for longer, whatever the other side does."""
+LONGEST: Final = 0.6
+"""Nothing is held open for longer, whatever the other side does: twice the deadline."""
 
 STATUS: Final = {"401": 401, "429": 429, "429-retry-after": 429, "500": 500, "503": 503}
 TOO_MUCH: Final = 10 * 1024 * 1024
@@ -143,9 +141,9 @@ class Connection:
         )
         if fault == "hang":
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.reader.read(1), LONGEST)
+                await asyncio.wait_for(self.reader.read(1), self.pace * LONGEST)
         elif fault.startswith("trickle"):
-            for _ in range(round(LONGEST / TRICKLE_SECONDS)):
+            for _ in range(round(self.pace * LONGEST / TRICKLE_SECONDS)):
                 self.writer.write(b" ")
                 await self.writer.drain()
                 await asyncio.sleep(TRICKLE_SECONDS)
@@ -189,39 +187,14 @@ class Connection:
         return await self._send(json.dumps(body).encode())
 
 
-def untrusted() -> ssl.SSLContext:
-    """A certificate signed by itself, made for this run."""
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "certificate.pem"
-        plain = serialization.NoEncryption()
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain
-        )
-        path.write_bytes(
-            private + made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        )
-        context.load_cert_chain(path)
-    return context
-
-
 async def serve() -> None:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await Connection(reader, writer).serve()
 
+    untrusted = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    untrusted.load_cert_chain(*sys.argv[1:])
     plain = await asyncio.start_server(accept, "127.0.0.1", 0)
-    encrypted = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=untrusted())
+    encrypted = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=untrusted)
     print(*(server.sockets[0].getsockname()[1] for server in (plain, encrypted)), flush=True)
     # A handshake that the client refuses is what is wanted here.
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +20,12 @@ PATIENT = Limits(20_000, 25_000)
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
+def servers(certificate: tuple[Path, Path]) -> Iterator[Servers]:
     # Every case looks for what is left by collecting garbage; what the other tests hold is none of
     # it.
     gc.collect()
     gc.freeze()
-    with served() as found:
+    with served(certificate) as found:
         yield found
     gc.unfreeze()
 

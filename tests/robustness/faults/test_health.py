@@ -9,20 +9,8 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.providers.llms import governed
-from qtmiddleware.runtime.spending import Meter
 from qtmiddleware.testing import ScriptedModel
-from tests.support.fault_world import QUERY, SECRET, search, transforming
-
-GOOD = {"rewrite": "Is Jaco ill?"}
-
-
-@pytest.fixture(autouse=True)
-def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
-    """A process that has not spent anything yet."""
-    fresh = Meter()
-    monkeypatch.setitem(governed.GovernedModel.__init__.__kwdefaults__, "meter", fresh)
-    return fresh
+from tests.support.fault_world import GOOD, QUERY, SECRET, search, transforming
 
 
 def middleware(script: Any = GOOD, **more: Any) -> qtm.QueryMiddleware:

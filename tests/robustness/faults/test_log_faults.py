@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import QUERY, Caller, search
+from tests.support.fault_world import QUERY, search
 from tests.support.log_lines import log_lines
 
 
@@ -29,14 +29,15 @@ def test_a_log_that_cannot_be_written_is_warned_of_once_and_written_when_it_can_
 
 
 def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(
-    caller: Caller, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "queries.jsonl"
     rows = [
         {"document_id": "d1", "text": "Jaco has a secret illness", "score": 0.9},
         {"text": "Jaco has another secret", "score": 0.5},
     ]
-    caller.ask({"log": {"path": str(path), "texts": "none"}}, respond=lambda query, top_k: rows)
+    config = {"log": {"path": str(path), "texts": "none"}}
+    qtm.QueryMiddleware(config).wrap(lambda query, top_k: rows)(QUERY, 3)
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) == 1
     assert "secret" not in json.dumps(log_lines(path))

@@ -15,29 +15,20 @@ from qtmiddleware.runtime.circuit_breaker import Breaker
 from tests.support.clock import Clock
 from tests.support.completions import completion
 from tests.support.fault_world import (
+    ACCOUNT,
+    GOOD,
     HASTY,
     PASSAGES,
     PATIENT,
     QUERY,
-    SECRET,
     failure,
+    middleware,
+    reasons,
     search,
     transforming,
 )
 from tests.support.model_server import ModelServer
 from tests.support.waiting import timeout_when
-
-GOOD = {"rewrite": "Which illness does Jaco have?"}
-
-
-def middleware(service: ModelServer, **more: Any) -> qtm.QueryMiddleware:
-    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
-    settings = transforming("rewrite", more.pop("limits", PATIENT), **more)
-    return qtm.QueryMiddleware(settings, client=client)
-
-
-def reasons(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
-    return [(it.stage, it.reason) for it in retrieval.degradations]
 
 
 def asked(wrapped: Any, number: int) -> list[list[tuple[str, str]]]:
@@ -112,9 +103,7 @@ def test_callers_who_give_up_do_not_speak_against_the_model(service: ModelServer
     service.reply = service.hang
 
     async def impatient() -> None:
-        async with openai.AsyncOpenAI(
-            base_url=service.url, api_key=SECRET, max_retries=0
-        ) as client:
+        async with openai.AsyncOpenAI(base_url=service.url, **ACCOUNT) as client:
             config = transforming("rewrite", PATIENT, breaker={"failures": 1})
             qm = qtm.QueryMiddleware(config, client=client)
             for number in (1, 2, 3):
@@ -130,9 +119,7 @@ def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(
     service: ModelServer,
 ) -> None:
     service.reply = failure(500)
-    config = {"limits": PATIENT, "breaker": {"failures": 1}}
-    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
-    wrapped = qtm.QueryMiddleware(config, client=client).wrap(search)
+    wrapped = middleware(service, "none", breaker={"failures": 1}).wrap(search)
     for reason in ("unavailable", "circuit_open"):
         with pytest.raises(qtm.ModelError) as caught:
             wrapped.answer(QUERY, top_k=len(PASSAGES))

@@ -12,11 +12,18 @@ import openai
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import HASTY, QUERY, SECRET, failure, search, transforming
+from tests.support.fault_world import (
+    ACCOUNT,
+    GOOD,
+    HASTY,
+    QUERY,
+    failure,
+    middleware,
+    search,
+    transforming,
+)
 from tests.support.model_server import ModelServer, Said
 from tests.support.waiting import PATIENCE, await_until, wait_until
-
-GOOD = {"rewrite": "Which illness does Jaco have?"}
 
 
 async def asearch(query: str, top_k: int = 3) -> Any:
@@ -29,11 +36,6 @@ def waiting(wrapped: Any) -> int:
         len(it.result._done_callbacks)
         for it in wrapped.middleware.engine.cache.flights._by_key.values()
     )
-
-
-def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
-    client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
-    return qtm.QueryMiddleware(transforming(kind, **more), client=client)
 
 
 def share_one_call(service: ModelServer, answer: Said, config: Any) -> list[qtm.Retrieval]:
@@ -49,7 +51,7 @@ def share_one_call(service: ModelServer, answer: Said, config: Any) -> list[qtm.
         return answer
 
     service.reply = reply
-    with openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+    with openai.OpenAI(base_url=service.url, **ACCOUNT) as client:
         wrapped = qtm.QueryMiddleware(config, client=client).wrap(recorded)
         with ThreadPoolExecutor(12) as pool:
             ways = (wrapped.retrieve, lambda query: asyncio.run(wrapped.aretrieve(query)))
@@ -84,7 +86,7 @@ def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: ModelS
 async def test_when_the_one_who_asks_is_cancelled_another_asks(service: ModelServer) -> None:
     service.reply = service.hang
 
-    async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=service.url, **ACCOUNT) as client:
         wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(asearch)
         leader = asyncio.create_task(wrapped.aretrieve(QUERY))
         await await_until(lambda: service.bodies)
