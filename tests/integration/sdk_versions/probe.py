@@ -1,4 +1,4 @@
-"""Wraps the searches of one version of the Pinecone client around the server at argv[1], and reports as JSON what came.
+"""Searches and keeps passages in the Pinecone at argv[1] by one version of its client; reports as JSON what came of it.
 
 Run in a process of its own, in which that client is found first.
 """
@@ -13,43 +13,54 @@ from typing import Any
 from pinecone import Pinecone
 
 import qtmiddleware as qtm
+from qtmiddleware.config.settings import StoreSettings
+from qtmiddleware.kit.stores import open_pinecone
+from qtmiddleware.protocols import Passage
+from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 from qtmiddleware.testing import ScriptedModel
 
 QUESTION = "Which one is second?"
+TEXTS = {"a": "the first one", "b": "the second one", "c": "a lamp", "d": "a brake"}
+PASSAGES = [Passage(id_, text, {"n": n}) for n, (id_, text) in enumerate(TEXTS.items())]
+VECTORS = [[1.0, 2.0, 3.0], [1.0, 2.0, 2.9], [3.0, -2.0, 1.0], [2.0, -3.0, 1.0]]
 
 
-def report(search: Any, call: dict[str, Any], embed: Any = None) -> dict[str, Any]:
+def report(search: Any, *, embed: Any = None, **call: Any) -> dict[str, Any]:
     """The passages that *search* returns behind the middleware, and what of its own response is kept."""
-    model = ScriptedModel({"rewrite": "new words"})
-    qm = qtm.QueryMiddleware({"transformationType": "rewrite", "cache": False}, client=model)
-    vectors = {} if embed is None else {"embed": embed}
-    found = qm.wrap(search, **vectors).retrieve(**call)
-    own = search(**(call if embed is None else {**call, "vector": embed([QUESTION])[0]}))
+    model = ScriptedModel({"rewrite": "Which one comes second?"})
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    found = qm.wrap(search, **({"embed": embed} if embed else {})).retrieve(**call)
+    own = search(**(call if embed is None else {**call, "vector": VECTORS[0]}))
     return {
         "ids": [match.id for match in found.matches],
         "texts": [match.text for match in found.matches],
-        "metadata": [dict(match.metadata or {}) for match in found.matches],
-        "scores": [match.score for match in found.matches],
         "type": type(found.response) is type(own),
         "usage": repr(found.response.usage) == repr(own.usage),
         "degradations": [str(it) for it in found.degradations],
     }
 
 
-def main(host: str) -> dict[str, Any]:
-    index = Pinecone(api_key="k", host=host).Index(host=host)
-    query = {"vector": QUESTION, "top_k": 3, "include_metadata": True}
-
-    def embed(texts: list[str]) -> list[list[float]]:
-        return [[float(len(text)), 0.25] for text in texts]
-
-    records = {"namespace": "ns", "query": {"inputs": {"text": QUESTION}, "top_k": 3}}
-    return {
+def main(url: str) -> dict[str, Any]:
+    client = Pinecone(api_key="k", host=url)
+    store = open_pinecone(
+        StoreSettings(kind="pinecone", index="dense"), embedding_model="a-model", dimension=3
+    )
+    store.write(zip(PASSAGES, VECTORS, strict=True))
+    query = {"vector": QUESTION, "top_k": 2, "include_metadata": True}
+    records = {"namespace": "docs", "query": {"inputs": {"text": QUESTION}, "top_k": 2}}
+    found = {
         "version": version("pinecone"),
-        "query": report(index.query, {**query, "namespace": "ns"}, embed),
-        "empty": report(index.query, {**query, "namespace": "empty"}, embed),
-        "search": report(index.search, records),
+        "query": report(
+            client.Index(host=f"{url}/i/dense").query,
+            embed=lambda texts: [VECTORS[0] for _ in texts],
+            **query,
+        ),
+        "search": report(client.Index(host=f"{url}/i/texts").search, **records),
+        "filter": [one["id"] for one in store.search(VECTORS[0], 2, filter={"n": 1})],
+        "rerank": PineconeReranker("bge-reranker-v2-m3").rerank("lamp", ["a lamp", "b"]),
     }
+    store.write((), delete=["b"])
+    return {**found, "count": store.count()}
 
 
 if __name__ == "__main__":
