@@ -1,11 +1,13 @@
-"""Whole retrievals over stored vectors return the passages, order and scores they returned before."""
+"""Whole retrievals over stored vectors return what they returned before, and the built-in model gives these vectors."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.golden.cases import CASES, Case, load
@@ -20,12 +22,14 @@ from tests.golden.orders import (
     read_order,
     wrap,
 )
-from tests.golden.vectors import StoredVectors
+from tests.golden.vectors import DIMENSION, StoredVectors, embed
 from tests.support.shared_data import needs_shared_data
 
 DEMO = CASES[0]
 # What `auto` does depends on the questions before.
 UNLEARNED = [preset for preset in PRESETS if preset != "auto"]
+LEAST_COSINE = 0.9999
+TEXTS_PER_CASE = 8
 
 
 def list_parameters() -> list[Any]:
@@ -45,6 +49,17 @@ def test_every_retrieval_returns_the_kept_passages_in_the_kept_order_with_the_ke
 ) -> None:
     moved = find_differences(read(case), measure(case))
     assert not moved, "if this is meant, run: python -m tests.golden"
+
+
+@pytest.mark.parametrize("case", list_parameters())
+def test_the_built_in_model_gives_the_stored_vectors(case: Case) -> None:
+    texts = list(load(case).texts())
+    stored = StoredVectors(case.path("npz"))
+    for text in islice(texts, 0, None, len(texts) // TEXTS_PER_CASE):
+        kept, now = stored.find(text), embed(text)
+        assert now.shape == (DIMENSION,)
+        cosine = kept @ now / (np.linalg.norm(kept) * np.linalg.norm(now))
+        assert cosine >= LEAST_COSINE, text
 
 
 @pytest.mark.parametrize("preset", UNLEARNED)

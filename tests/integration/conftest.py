@@ -7,12 +7,10 @@ import gc
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.redis_world import RedisServer
+from tests.support.redis_world import RedisServer, run_redis
 
 
 @pytest.fixture(scope="session")
@@ -28,12 +26,8 @@ def redis_binary() -> str:
 
 @pytest.fixture
 def stopped_server(redis_binary: str) -> Iterator[RedisServer]:
-    # Not below pytest's folders: the path of a socket has room for a hundred characters.
-    with TemporaryDirectory(prefix="qtm") as folder:
-        server = RedisServer(redis_binary, Path(folder))
+    with run_redis(redis_binary) as server:
         yield server
-        server.kill()
-        server.admin.close()
 
 
 @pytest.fixture

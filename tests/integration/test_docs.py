@@ -13,7 +13,7 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.retrieval import responses
 from qtmiddleware.wrapping import binding
-from tests.support.examples import Example, find_examples, read_rows
+from tests.support.examples import Example, find_examples
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
@@ -80,21 +80,3 @@ def test_the_page_of_the_command_line_is_what_the_commands_say(tmp_path: Path) -
     subprocess.run(arguments, check=True, capture_output=True, timeout=200)
     page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
     assert page == written.read_text(encoding="utf-8"), "run scripts/generate"
-
-
-def test_what_the_tiers_gain_is_what_was_measured() -> None:
-    results = ROOT / "benchmarks/results"
-    gains = {row[0]: row[8:10] for row in read_rows(results / "quality.md") if "+" in row[1]}
-    ablation = {row[0]: row[8:11:2] for row in read_rows(results / "quality-ablation.md")}
-    measured = {
-        "words": ablation["at most 1 searches"],
-        "thorough": ablation["at most 20 searches"],
-        **{tier: gains[tier] for tier in ("rules", "balanced", "auto")},
-    }
-    told = {
-        row[0].split("`")[1]: row
-        for row in read_rows(ROOT / "docs/choose-a-tier.md")
-        if "`" in row[0]
-    }
-    for tier, figures in measured.items():
-        assert [it.replace(" ", "") for it in told[tier][2:4]] == figures, tier

@@ -9,8 +9,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from email.message import Message
-from email.parser import Parser
 from pathlib import Path
 from typing import Final
 
@@ -36,12 +34,6 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(dist: Path) -> zipfile.ZipFile:
     (path,) = dist.glob("*.whl")
     return zipfile.ZipFile(path)
-
-
-@pytest.fixture(scope="module")
-def metadata(wheel: zipfile.ZipFile) -> Message:
-    (name,) = (it for it in wheel.namelist() if it.endswith(".dist-info/METADATA"))
-    return Parser().parsestr(wheel.read(name).decode())
 
 
 def files_below(folder: str) -> set[str]:
@@ -90,16 +82,6 @@ def test_presets_and_schema_are_found_where_there_is_no_checkout(
     assert ended.stdout.split() == told.split()
     schema = (tmp_path / "qtmiddleware.schema.json").read_bytes()
     assert schema == (ROOT / "config/schema.json").read_bytes()
-
-
-def test_the_description_is_the_readme_without_relative_links(metadata: Message) -> None:
-    def read_words(text: str) -> list[str]:
-        return re.findall(r"\w+", re.sub(r"\]\([^)]*\)", "]", text))
-
-    text = metadata.get_payload()
-    assert isinstance(text, str)
-    assert re.findall(r"\]\((?!https?:|#)[^)]*\)", text) == []
-    assert read_words(text) == read_words((ROOT / "README.md").read_text("utf-8"))
 
 
 def test_every_extra_that_a_message_names_exists() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import sleep
 
 
@@ -61,3 +64,14 @@ class RedisServer:
             self._process.wait()
             self.socket.unlink(missing_ok=True)
         self._process = None
+
+
+@contextmanager
+def run_redis(binary: str) -> Iterator[RedisServer]:
+    """A server to be started, which is killed here at the latest."""
+    # Not below pytest's folders: the path of a socket has room for a hundred characters.
+    with TemporaryDirectory(prefix="qtm") as folder:
+        server = RedisServer(binary, Path(folder))
+        yield server
+        server.kill()
+        server.admin.close()
