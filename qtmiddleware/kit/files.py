@@ -89,34 +89,6 @@ def open_regular_file(path: Path, *, follow_link: bool) -> BufferedReader:
     raise OSError(errno.EINVAL, "it is not a file", str(path))
 
 
-def resolve_trusted_link(path: Path) -> Path:
-    """Return the real path of *path*, and reject files that another account may control.
-
-    Links are followed if they can be trusted, because an index may be on another disk.
-
-    Raises:
-        OSError: *path* is a link that another account owns (except root), a link to a missing or
-            empty file, or an empty file that another account owns. The other account could read
-            what this process writes there.
-    """
-    if not path.is_symlink():
-        if path.is_file() and not path.stat().st_size and not _belongs_to_user_or_root(path):
-            raise OSError(errno.EPERM, "it is empty and belongs to another account", str(path))
-        return Path(os.path.realpath(path.parent)) / path.name
-    real = Path(os.path.realpath(path))
-    if (
-        not _belongs_to_user_or_root(path)
-        or not real.exists()
-        or (real.is_file() and not real.stat().st_size)
-    ):
-        refuse_link(path)
-    return real
-
-
-def _belongs_to_user_or_root(path: Path) -> bool:
-    return os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
-
-
 def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Replace the file at *path* with *content*. Readers see the old or the new file, never both.
 

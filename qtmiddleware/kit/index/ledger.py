@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.stores import MemoryStore
@@ -108,7 +109,7 @@ def open_ledger(settings: Settings, store: Store | None) -> Ledger:
     path, options = settings.index_path, settings.store
     in_memory = store is None and (options.kind == "memory" or path == MEMORY)
     if in_memory or isinstance(store, MemoryStore):
-        return Ledger(MEMORY)
+        return Ledger(f"{MEMORY}{uuid4().hex}")
     path = str(Path(path).expanduser())
     if options.kind == "pinecone":
         namespace = "\0".join((options.host or options.index or "", options.namespace))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import QtMiddlewareError, StoreError
-from qtmiddleware.kit.files import make_private_folders, resolve_trusted_link
-from qtmiddleware.runtime.files import PRIVATE
+from qtmiddleware.kit.files import make_private_folders
+from qtmiddleware.runtime.files import PRIVATE, refuse_link
 
 MEMORY: Final = ":memory:"
 # How long to wait for another process to finish writing, in seconds.
@@ -44,14 +44,14 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open the SQLite file at *path*, or create it with its folders, and return a connection.
 
-    Only the owner can read a new file. A link that leads to no database, and a file with other
-    tables, is refused and stays as it is.
+    Only the owner can read a new file. A link, and a file with other tables, is refused and stays
+    as it is.
 
     Raises:
         StoreError: If the file cannot be used.
     """
-    with explain_errors(subject, OSError, ValueError):
-        if path != MEMORY:
+    with explain_errors(subject):
+        if not path.startswith(MEMORY):
             _create_private_file(Path(path))
         connection = connect(path, busy_seconds=busy_seconds)
         try:
@@ -66,26 +66,26 @@ def open_database(
 
 
 def connect(path: str, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """Return a new connection to the existing file at *path*, with transactions by hand.
+    """Return a new connection to the existing database at *path*, with transactions by hand.
 
-    Raises `OSError` if *path* is a link that cannot be trusted; see `resolve_trusted_link`.
+    Paths that begin with ``:memory:`` name a database in memory, which exists until its last
+    connection is closed. Raises `OSError` if *path* is a link.
     """
-    real_path = resolve_trusted_link(Path(path)) if path != MEMORY else None
-    connection: sqlite3.Connection = sqlite3.connect(
-        f"{real_path.as_uri()}?mode=rw" if real_path else MEMORY,
-        uri=real_path is not None,
+    is_memory = path.startswith(MEMORY)
+    connection = sqlite3.connect(
+        f"file:{path}?mode=memory&cache=shared"
+        if is_memory
+        else f"{Path(path).absolute().as_uri()}?mode=rw",
+        uri=True,
         isolation_level=None,
         timeout=busy_seconds,
-        # Other threads may use the connection later, but only one thread at a time.
+        # Another thread may use or close the connection later.
         check_same_thread=False,
     )
     try:
-        # SQLite names the file that it opened, which need not be UTF-8.
-        connection.text_factory = bytes
-        opened = connection.execute("PRAGMA database_list").fetchone()[2]
-        connection.text_factory = str
-        if real_path and os.name != "nt" and opened != os.fsencode(real_path):
-            raise OSError(errno.ELOOP, "a link was put in its place")
+        # Nothing has been written yet, in case that somebody has just put the link there.
+        if not is_memory:
+            refuse_link(Path(path))
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
@@ -96,11 +96,13 @@ def connect(path: str, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connect
 
 @contextmanager
 def explain_errors(subject: str, *more: type[Exception]) -> Iterator[None]:
-    """Convert an error of SQLite, or one of the types in *more*, into a `StoreError`.
+    """Convert an error of SQLite or of the file system, or one of *more*, into a `StoreError`.
 
     *subject* names the file in the message. The message never quotes a text of the file.
     """
-    kinds: tuple[type[Exception], ...] = (sqlite3.Error, *more)
+    # SQLite quotes damaged pages in messages that are not UTF-8.
+    usual = (sqlite3.Error, OSError, UnicodeDecodeError)
+    kinds: tuple[type[Exception], ...] = (*usual, *more)
     try:
         yield
     except QtMiddlewareError:
@@ -122,10 +124,11 @@ def explain_errors(subject: str, *more: type[Exception]) -> Iterator[None]:
 
 def _create_private_file(path: Path) -> None:
     make_private_folders(path.parent)
+    refuse_link(path)
     # With O_EXCL, this follows no link that somebody creates now.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
-    if not resolve_trusted_link(path).is_file():
+    if not path.is_file():
         raise IsADirectoryError(errno.EISDIR, "it is not a file")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import deque
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from itertools import islice, takewhile
@@ -16,10 +16,9 @@ from uuid import uuid4
 from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.kit.stores.database import MEMORY, connect, explain_errors, open_database
 from qtmiddleware.kit.stores.filters import build_matcher
-from qtmiddleware.kit.stores.words import CATEGORIES, extract_index_words, extract_query_words
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
+from qtmiddleware.runtime.forking import make_lock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +32,7 @@ BATCH: Final = 500
 DIGITS: Final = 6
 
 _VERSION: Final = 5
+# The word index has letters, numbers, marks and characters of private use as words.
 _TABLES: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
     """CREATE TABLE passages (
@@ -42,8 +42,8 @@ _TABLES: Final = (
         text TEXT NOT NULL,
         metadata TEXT NOT NULL
     )""",
-    f"""CREATE VIRTUAL TABLE words USING fts5 (
-        text, tokenize="unicode61 remove_diacritics 2 categories '{CATEGORIES}'"
+    """CREATE VIRTUAL TABLE words USING fts5 (
+        text, tokenize="unicode61 remove_diacritics 2 categories 'L* N* M* Co'"
     )""",
 )
 _DELETE_WORDS: Final = "DELETE FROM words WHERE rowid = (SELECT row FROM passages WHERE id = ?)"
@@ -51,8 +51,17 @@ _DELETE_PASSAGE: Final = "DELETE FROM passages WHERE id = ?"
 _INSERT_PASSAGE: Final = "INSERT INTO passages (id, text, metadata, vector) VALUES (?, ?, ?, ?)"
 _INSERT_WORDS: Final = "INSERT INTO words (rowid, text) SELECT row, ? FROM passages WHERE id = ?"
 # The column "rank" is lower for better matches, so its sign is changed.
-_KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
-_META: Final = "SELECT value FROM meta WHERE key = ?"
+_KEYWORDS: Final = (
+    "SELECT id, -rank FROM words JOIN passages ON row = words.rowid WHERE words MATCH ?"
+    " ORDER BY rank"
+)
+
+_WORD: Final = r"[\p{L}\p{N}\p{M}\p{Co}]+"
+# Scripts without spaces between words, and Hangul, whose words include their particles.
+_UNSPACED: Final = (
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff"
+    r"\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
 
 
 class SQLiteStore:
@@ -77,62 +86,51 @@ class SQLiteStore:
     """
 
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
-        self._path = MEMORY if str(path) == MEMORY else str(Path(path).expanduser())
-        self._subject = f"the index {self._path}"
+        identity = uuid4().hex
+        is_memory = str(path) == MEMORY
+        self._path = f"{MEMORY}{identity}" if is_memory else str(Path(path).expanduser())
+        self._subject = f"the index {path if is_memory else self._path}"
         self._dimension = dimension
         self._closed = False
-        # A database in memory exists in its only connection, so all its users wait for each other.
-        self._one_user = RLock() if self._path == MEMORY else nullcontext()
+        # The connections to a database in memory would block each other.
+        self._one_user = RLock() if is_memory else nullcontext()
         self._cache_lock = make_lock()
         self._changes = -1
         self._ids: list[str] = []
-        self._rows: Any = None
         self._vectors: Any = None
         self._metadata: list[Any] | None = None
         meta = {
             "embedding_model": embedding_model,
             "dimension": dimension,
-            "identity": uuid4().hex,
+            "identity": identity,
             "changes": 0,
         }
-        self._idle = deque(
-            [open_database(self._path, _TABLES, version=_VERSION, subject=self._subject, meta=meta)]
+        # Each use opens a connection of its own. A database in memory needs one that stays open.
+        self._keeper = open_database(
+            self._path, _TABLES, version=_VERSION, subject=self._subject, meta=meta
         )
-        try:
-            with self._open_transaction() as connection:
-                saved = dict(connection.execute("SELECT key, value FROM meta LIMIT 10"))
-            model, vector_length = saved.get("embedding_model"), saved.get("dimension")
-            if (model, vector_length) != (embedding_model, dimension):
-                model = str(model)[:100]
-                raise StoreError(
-                    f"{self._subject} was made with the embedding model {model!r} ({vector_length}"
-                    f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}):"
-                    f" their vectors differ in meaning. Use {model!r}, or ingest into another path"
-                )
-        except BaseException:
-            self.close()
-            raise
+        if not is_memory:
+            self._keeper.close()
+        with self._open_transaction() as connection:
+            saved = dict(connection.execute("SELECT key, value FROM meta LIMIT 10"))
+        model, vector_length = saved.get("embedding_model"), saved.get("dimension")
+        if (model, vector_length) != (embedding_model, dimension):
+            model = str(model)[:100]
+            raise StoreError(
+                f"{self._subject} was made with the embedding model {model!r} ({vector_length}"
+                f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}):"
+                f" their vectors differ in meaning. Use {model!r}, or ingest into another path"
+            )
         self._identity = str(saved.get("identity"))
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Leave the connections to the parent process after a fork."""
-        if self._path != MEMORY:
-            leave_to_parent(*self._idle)
-            self._idle = deque()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
+        return f"{type(self).__name__}({self._subject!r}, dimension={self._dimension})"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_idle"):
-            self.close()
 
     @property
     def identity(self) -> str:
@@ -147,8 +145,7 @@ class SQLiteStore:
         *passages* are read a few hundred at a time. If their iterator raises an exception, nothing
         is written. Of several passages with one id, the last one is stored.
         """
-        # In memory, searches would wait until all passages are made.
-        pairs = iter(list(passages) if self._path == MEMORY else passages)
+        pairs = iter(passages)
         with self._open_transaction("BEGIN IMMEDIATE") as connection:
             _delete_passages(connection, delete)
             while batch := list(islice(pairs, BATCH)):
@@ -176,7 +173,7 @@ class SQLiteStore:
         import numpy as np
 
         with self._open_transaction() as connection:
-            ids, rows, vectors, metadata = self._load(connection, with_metadata=bool(filter))
+            ids, vectors, metadata = self._load(connection, with_metadata=bool(filter))
             positions = np.arange(len(ids))
             if filter:
                 matches = build_matcher(filter)
@@ -187,14 +184,10 @@ class SQLiteStore:
                 lowest_score = np.partition(scores, -top_k)[-top_k]
                 is_candidate = scores >= lowest_score
                 positions, scores = positions[is_candidate], scores[is_candidate]
-            best = sorted(
-                zip(positions.tolist(), scores.tolist(), strict=True),
-                key=lambda match: (-match[1], ids[match[0]]),
-            )
-            return [
-                _read_record(connection, int(rows[position]), round(score, DIGITS))
-                for position, score in best[: max(0, top_k)]
-            ]
+            names = (ids[position] for position in positions.tolist())
+            # A score in single precision has more decimals than it had before.
+            rounded = (round(score, DIGITS) for score in scores.tolist())
+            return _read_best(connection, zip(names, rounded, strict=True), top_k)
 
     def keyword_search(
         self,
@@ -208,32 +201,28 @@ class SQLiteStore:
         The search covers each passage's text and the field ``context`` of its metadata. The score
         is BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009); greater is better.
         """
-        words = " OR ".join(f'"{word}"' for word in extract_query_words(text))
+        words = " OR ".join(f'"{word}"' for word in extract_words(text, for_index=False))
         if not words or top_k < 1:
             return []
         with self._open_transaction() as connection:
             allowed = None
             if filter:
                 matches = build_matcher(filter)
-                _, rows, _, metadata = self._load(connection, with_metadata=True)
-                pairs = zip(rows.tolist(), metadata, strict=True)
-                allowed = {row for row, value in pairs if matches(value)}
-            # An open cursor would show the connection's next reader an outdated view of the file.
+                ids, _, metadata = self._load(connection, with_metadata=True)
+                pairs = zip(ids, metadata, strict=True)
+                allowed = {id_ for id_, value in pairs if matches(value)}
             with closing(connection.execute(_KEYWORDS, (words,))) as cursor:
                 ranked = (match for match in cursor if allowed is None or match[0] in allowed)
                 best = list(islice(ranked, top_k))
                 # SQLite returns equal scores in any order, so all ties are sorted by id below.
                 best += takewhile(lambda match: match[1] == best[-1][1], ranked)
-            records = [_read_record(connection, row, score) for row, score in best]
-        return sorted(records, key=lambda record: (-record["score"], record["id"]))[:top_k]
+            return _read_best(connection, best, top_k)
 
     def close(self) -> None:
-        """Close the file; you can call this more than once."""
+        """Close the store; you can call this more than once."""
         self._closed = True
         self._vectors = self._metadata = None
-        # A connection that is still in use is closed at the end of its transaction.
-        while self._idle:
-            self._idle.pop().close()
+        self._keeper.close()
 
     @contextmanager
     def _open_transaction(self, begin: str = "BEGIN") -> Iterator[sqlite3.Connection]:
@@ -243,21 +232,11 @@ class SQLiteStore:
         with self._one_user, explain_errors(self._subject, *kinds):
             if self._closed:
                 raise StoreError(f"{self._subject} cannot be used: it is closed")
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                with explain_errors(self._subject, OSError):
-                    connection = connect(self._path)
-            try:
+            # Closing the connection takes an unfinished transaction back.
+            with closing(connect(self._path)) as connection:
                 connection.execute(begin)
                 yield connection
                 connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                self._idle.append(connection)
-                if self._closed:
-                    self.close()
 
     def _write_batch(
         self, connection: sqlite3.Connection, batch: Sequence[tuple[Passage, Sequence[float]]]
@@ -275,10 +254,10 @@ class SQLiteStore:
                     f"the metadata of the passage {passage.id!r} must be JSON"
                     f" ({type(error).__name__}); nothing was written"
                 ) from None
-            text, context = replace_surrogates(passage.text), passage.metadata.get("context")
+            text = replace_surrogates(passage.text)
             rows.append((passage.id, text, metadata, vector.tobytes()))
-            found = f"{text}\n{replace_surrogates(context)}" if isinstance(context, str) else text
-            words.append((extract_index_words(found), passage.id))
+            found = extract_words(f"{text}\n{passage.metadata.get('context', '')}", for_index=True)
+            words.append((" ".join(found), passage.id))
         _delete_passages(connection, by_id)
         connection.executemany(_INSERT_PASSAGE, rows)
         connection.executemany(_INSERT_WORDS, words)
@@ -298,26 +277,26 @@ class SQLiteStore:
 
     def _load(
         self, connection: sqlite3.Connection, *, with_metadata: bool
-    ) -> tuple[list[str], Any, Any, Sequence[Any]]:
-        """Return ids, row numbers, vectors and metadata; the file is read only if it changed.
+    ) -> tuple[list[str], Any, Sequence[Any]]:
+        """Return ids, vectors and metadata, in one order; the file is read only after a change.
 
-        The four have one entry per passage, in one order. The metadata is empty unless it was read.
-        Odd values in the file raise an error, which `_open_transaction` makes a `StoreError`.
+        The metadata is empty unless it was read. Odd values in the file raise an error, which
+        `_open_transaction` makes a `StoreError`.
         """
         import numpy as np
 
         with self._cache_lock:
-            changes = connection.execute(_META, ("changes",)).fetchone()[0]
+            find = "SELECT value FROM meta WHERE key = 'changes'"
+            changes = connection.execute(find).fetchone()[0]
             if changes != self._changes or self._vectors is None:
-                select = "SELECT row, id, vector FROM passages ORDER BY row"
+                select = "SELECT id, vector FROM passages ORDER BY row"
                 records = connection.execute(select).fetchall()
                 # An array over a bytearray can be scaled in place, without a second copy.
-                flat = np.frombuffer(bytearray().join(blob for _, _, blob in records), "<f4")
+                flat = np.frombuffer(bytearray().join(blob for _, blob in records), "<f4")
                 vectors = flat.reshape(len(records), self._dimension)
                 if not np.isfinite(vectors).all():
                     raise ValueError
-                self._rows = np.array([row for row, _, _ in records], dtype=np.int64)
-                self._ids = [id_ for _, id_, _ in records]
+                self._ids = [id_ for id_, _ in records]
                 self._vectors = _normalise(vectors.astype(np.float32, copy=False))
                 self._metadata, self._changes = None, changes
             if with_metadata and self._metadata is None:
@@ -327,7 +306,7 @@ class SQLiteStore:
                 if not all(isinstance(metadata, dict) for metadata in parsed):
                     raise TypeError
                 self._metadata = parsed
-            return self._ids, self._rows, self._vectors, self._metadata or ()
+            return self._ids, self._vectors, self._metadata or ()
 
 
 class MemoryStore(SQLiteStore):
@@ -340,8 +319,25 @@ class MemoryStore(SQLiteStore):
     def __init__(self, *, embedding_model: str = "", dimension: int) -> None:
         super().__init__(MEMORY, embedding_model=embedding_model, dimension=dimension)
 
-    def __repr__(self) -> str:
-        return f"MemoryStore(dimension={self._dimension})"
+
+def extract_words(text: str, *, for_index: bool) -> list[str]:
+    """Return the words of *text* in lower case: to index, or without repeats to look up.
+
+    In scripts without spaces, each pair of adjacent characters is a word. A single character is a
+    word in the index, and in a query only if it stands alone. The index removes accents.
+    """
+    import regex
+
+    words: list[str] = []
+    for run in regex.findall(_WORD, unicodedata.normalize("NFKC", text).casefold()):
+        for part in regex.split(f"({_UNSPACED})", run):
+            if not regex.match(_UNSPACED, part):
+                words += [part] if part else []
+                continue
+            if for_index or len(part) == 1:
+                words += part
+            words += (part[left : left + 2] for left in range(len(part) - 1))
+    return words if for_index else list(dict.fromkeys(words))
 
 
 def _normalise(vectors: Floats) -> Floats:
@@ -361,10 +357,17 @@ def _delete_passages(connection: sqlite3.Connection, ids: Iterable[str]) -> None
     connection.executemany(_DELETE_PASSAGE, rows)
 
 
-def _read_record(connection: sqlite3.Connection, row_number: int, score: float) -> Record:
-    id_, text, metadata = connection.execute(
-        "SELECT id, text, metadata FROM passages WHERE row = ?", (row_number,)
-    ).fetchone()
-    if not (isinstance(id_, str) and isinstance(text, str)):
-        raise TypeError
-    return {"id": id_, "score": score, "text": text, "metadata": dict(json.loads(metadata))}
+def _read_best(
+    connection: sqlite3.Connection, matches: Iterable[tuple[str, float]], top_k: int
+) -> list[Record]:
+    """Return the *top_k* best of *matches*, which are ids with scores, as records."""
+    best = sorted(matches, key=lambda match: (-match[1], match[0]))[: max(0, top_k)]
+    records: list[Record] = []
+    for id_, score in best:
+        find = "SELECT text, metadata FROM passages WHERE id = ?"
+        text, metadata = connection.execute(find, (id_,)).fetchone()
+        if not isinstance(text, str):
+            raise TypeError
+        metadata = dict(json.loads(metadata))
+        records.append({"id": id_, "score": score, "text": text, "metadata": metadata})
+    return records

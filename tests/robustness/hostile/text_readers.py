@@ -22,7 +22,7 @@ from qtmiddleware.kit.evaluation.asking import parse_reply
 from qtmiddleware.kit.evaluation.judge import parse_opinion
 from qtmiddleware.kit.evaluation.report import escape_text
 from qtmiddleware.kit.playground.words import Keywords
-from qtmiddleware.kit.stores.words import extract_index_words, extract_query_words
+from qtmiddleware.kit.stores.sqlite import extract_words
 from qtmiddleware.preprocessing import find_protected_spans, preprocess
 from qtmiddleware.protocols import Reply
 from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
@@ -74,8 +74,8 @@ FUNCTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "an answer with citations": read_answer,
     "opinion of a judge": lambda text: parse_opinion(Reply(text), (0, 1)),
     "members of a reply": lambda text: parse_reply(Reply(text), ("a",)),
-    "words of a query": extract_query_words,
-    "words of an index": extract_index_words,
+    "words of a query": partial(extract_words, for_index=False),
+    "words of an index": partial(extract_words, for_index=True),
     "chunks": lambda text: list(cut_into_chunks([text], size=800, overlap=120)),
     "a report": lambda text: escape_text(text, len(text)),
     "the playground": lambda text: Keywords(text[:200], "a").cut(text),

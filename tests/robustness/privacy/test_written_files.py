@@ -175,23 +175,6 @@ def test_a_link_that_is_planted_while_a_database_is_opened_is_not_written_throug
     )
 
 
-def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(tmp_path: Path) -> None:
-    open_store(tmp_path / "elsewhere")
-    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
-    open_store(tmp_path / "index")
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give links away"
-)
-def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) -> None:
-    open_store(tmp_path / "elsewhere")
-    (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
-    os.chown(tmp_path / "index", 65534, 65534, follow_symlinks=False)
-    with pytest.raises(StoreError, match="it is a link"):
-        open_store(tmp_path / "index")
-
-
 def test_logs_and_recordings_are_their_owners_alone(folder: Path) -> None:
     recorded = RecordingModel(model(), folder / "made" / "recording.jsonl")
     config = {"transformationType": "rewrite", "log": {"path": str(folder / "log.jsonl")}}
