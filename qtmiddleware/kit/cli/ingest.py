@@ -28,8 +28,7 @@ from qtmiddleware.kit.cli.output import (
     write_json,
     write_note,
 )
-from qtmiddleware.kit.documents import format_file_counts
-from qtmiddleware.kit.documents.finding import EXTENSIONS
+from qtmiddleware.kit.documents.finding import EXTENSIONS, format_file_counts
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
 from qtmiddleware.kit.stores.database import MEMORY
 from qtmiddleware.preprocessing.text import format_count

@@ -10,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.cli.output import notes, out
-from qtmiddleware.kit.documents.place import describe_chunk_location
+from qtmiddleware.kit.documents.pieces import describe_chunk_location
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import (

@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any, Final
 
 from qtmiddleware.config.settings import ChunkBoundary
-from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.pieces import Location
 from qtmiddleware.preprocessing.sentences import compile_sentence_end_pattern
 
@@ -60,9 +59,8 @@ def cut_into_chunks(
     With the boundary ``"character"``, the chunks are ``document[i : i + size]`` for each *i* of
     ``range(0, len(document), size - overlap)``.
 
-    Raises `ConfigError` if *size* is below 1, or *overlap* is negative or not less than *size*.
+    *overlap* is less than *size*.
     """
-    check_sizes(size, overlap)
     text = "".join(pieces)
     if not text.strip():
         return
@@ -81,20 +79,6 @@ def cut_into_chunks(
         start, shared_chars = start + step, end - step
     if window:
         yield Chunk(start, window)
-
-
-def check_sizes(size: int, overlap: int) -> None:
-    """Raise `ConfigError` unless *size* is at least 1 and *overlap* is from 0 to below *size*."""
-    if size < 1:
-        raise _build_error("chunkSize", size, "1 or more")
-    if not 0 <= overlap < size:
-        allowed = f"0 or more and less than chunkSize, which is {size}"
-        raise _build_error("chunkOverlap", overlap, allowed)
-
-
-def _build_error(name: str, value: int, allowed: str) -> ConfigError:
-    message = f"{name} must be {allowed}, not {value}"
-    return ConfigError(message, path=name, value=value, allowed=allowed)
 
 
 @cache

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.documents.converting import READERS
+from qtmiddleware.kit.documents.formats import READERS
 
 # The file extensions of documents in folders and patterns; upper and lower case are equal.
 EXTENSIONS: Final = (".txt", ".md", ".rst", *READERS)
@@ -39,11 +39,12 @@ class FoundDocuments:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_documents(data_path: str | Path, *, all_files: bool = False) -> FoundDocuments:
+def find_documents(data_path: str | Path) -> FoundDocuments:
     """Return the documents at *data_path*.
 
-    A single file is always a document. In a folder or pattern, only files with a known extension
-    are, unless *all_files* is true. Hidden files and folders, and links to folders, are skipped.
+    A single file is always a document; if it is a link, the file that it leads to. In a folder or
+    pattern, only files with a known extension are. Hidden files and folders, and links to folders,
+    are skipped.
 
     Raises `ConfigError` if there are no documents, or if a folder cannot be read: were it skipped,
     its documents would count as deleted.
@@ -52,7 +53,8 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> FoundDo
         root = Path(data_path).expanduser()
         # Names that exist are no patterns, even with brackets.
         if str(data_path).strip() and os.path.lexists(root) and not root.is_dir():
-            return FoundDocuments(root, root.parent, [root], is_file=True)
+            file = Path(os.path.realpath(root)) if root.is_symlink() else root
+            return FoundDocuments(file, file.parent, [file], is_file=True)
         folder = root
         while not folder.is_dir():
             folder = folder.parent
@@ -66,29 +68,18 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> FoundDo
         reason = getattr(error, "strerror", None) or error
         problem = f"but {repr(path) if path else 'it'} cannot be read: {reason}"
         raise _build_error(data_path, problem) from error
-    documents = {file for file in files if all_files or is_document(file)}
+    documents = {file for file in files if file.name.casefold().endswith(EXTENSIONS)}
     others = Counter(file.suffix.casefold() for file in files if file not in documents)
     if not documents:
         but = f" but {format_file_counts(others)}" if others else ""
         raise _build_error(data_path, f"which holds no documents{but}")
-    return FoundDocuments(
-        root,
-        folder,
-        sorted(documents),
-        left_out=dict(others.most_common()),
-    )
+    return FoundDocuments(root, folder, sorted(documents), left_out=dict(others.most_common()))
 
 
 def format_file_counts(file_counts: Mapping[str, int]) -> str:
     """Format the number of files per extension, such as ``3 .html, 1 .csv``, at most eight."""
-    shown = [f"{count} {ending or 'without an ending'}" for ending, count in file_counts.items()]
-    others = sum(list(file_counts.values())[_MOST_ENDINGS:])
-    return ", ".join(shown[:_MOST_ENDINGS] + ([f"{others} others"] if others else []))
-
-
-def is_document(path: Path) -> bool:
-    """Return whether the extension of the file at *path* is in `EXTENSIONS`."""
-    return path.name.casefold().endswith(EXTENSIONS)
+    shown = list(file_counts.items())[:_MOST_ENDINGS]
+    return ", ".join(f"{count} {ending or 'without an ending'}" for ending, count in shown)
 
 
 def _walk_folder(folder: Path) -> Iterator[Path]:

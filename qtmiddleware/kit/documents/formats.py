@@ -1,30 +1,188 @@
-"""Read PDF, HTML and Office files through the usual libraries, one function per format."""
+"""Read the formats of documents, PDF, HTML and Office files through the usual libraries."""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
+import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, time
+from itertools import islice, zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents.pieces import Piece
-from qtmiddleware.kit.documents.records import format_rows
+from qtmiddleware.kit.documents.pieces import MOST_BYTES, OWN, Location, Piece
 from qtmiddleware.runtime.logs import get_logger
 
 EXTRA: Final = "documents"
+# The names of fields that may contain a record's text. The first field with a text is used.
+TEXTS: Final = ("text", "contents", "content", "passage", "body")
 
+# All control characters except tab, line ends, form feed, DOS's end of file, and escape (colours).
+_CONTROLS: Final = re.compile(r"[\0-\x08\x0e-\x19\x1c-\x1f\x7f]")
+# A text file with fewer characters per control character counts as binary.
+_CHARS_PER_CONTROL: Final = 100
+# The maximum length of a name, which repeats for each of its values.
+_NAME_CHARS: Final = 100
+_NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
+# The maximum number of metadata fields of a record. Each chunk repeats the metadata.
+_MOST_FIELDS: Final = 50
+# The maximum number of digits of a whole number, which 64 bits hold. A longer one is a text.
+_MOST_DIGITS: Final = 18
 _LIGATURES: Final = {
     0xFB00 + offset: text
     for offset, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
 }
 # A soft hyphen at a line's end joins two halves of a word. Elsewhere it is invisible.
 _SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 _log: Final = get_logger("qtmiddleware.documents")
+
+
+def read_text(path: Path, file: BinaryIO) -> str:
+    r"""Return the text of an open file, in UTF-8 or marked UTF-16, with ``\n`` as line break."""
+    content = file.read()
+    encoding = "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\0" in content:
+        raise UnreadableDocument(path, "binary")
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        # The error is not chained, because it contains the bytes themselves.
+        hint = f"near byte {error.start}; convert it, for example: iconv -f LATIN1 -t UTF-8"
+        raise UnreadableDocument(path, "not text in UTF-8", hint) from None
+    if len(_CONTROLS.findall(text)) * _CHARS_PER_CONTROL > len(text):
+        raise UnreadableDocument(path, "binary")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_plain_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the whole text of an open file."""
+    yield Piece(read_text(path, file))
+
+
+def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the rows of a CSV file as `format_rows` does.
+
+    The separator is the comma, semicolon, tab or ``|`` that occurs most often in the first line.
+    """
+    # Python's own limit is 128 kB, but a cell may hold a whole document.
+    csv.field_size_limit(MOST_BYTES)
+    text = read_text(path, file).strip("\n")
+    separator = max(",;\t|", key=text.partition("\n")[0].count)
+    yield from format_rows(csv.reader(io.StringIO(text), delimiter=separator), {})
+
+
+def format_rows(rows: Iterable[Iterable[str]], location: Location) -> Iterator[Piece]:
+    """Yield one line per row, such as ``Item: Pump | Price: 7``, with its number and *location*.
+
+    The first row that is not empty has the columns' names.
+    """
+    names: list[str] = []
+    for number, cells in enumerate(rows, 1):
+        row = [" ".join(cell.split()) for cell in cells]
+        named_cells = zip_longest(names[: len(row)], row, fillvalue="")
+        line = [f"{name}: {cell}" if name else cell for name, cell in named_cells if cell]
+        if line:
+            names = names or [cell[:_NAME_CHARS] for cell in row]
+            yield Piece(" | ".join(line) + "\n", {**location, "row": number})
+
+
+def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield one line of text per value, such as ``address.city: Oslo``, with the record's number.
+
+    Each item of a list is a record. Otherwise the file is one record, or has one in each line.
+    """
+    text = read_text(path, file)
+    try:
+        value = _parse_json(text)
+        records = iter(value if isinstance(value, list) else [value])
+    except ValueError:
+        records = _parse_lines(path, text)
+    for number, record in enumerate(records, 1):
+        yield _format_record(record, number)
+
+
+def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the title and text of each record, with its id and other fields as metadata.
+
+    A record without text yields one line per value, as in `read_json`.
+    """
+    for number, record in enumerate(_parse_lines(path, read_text(path, file)), 1):
+        fields = record if isinstance(record, dict) else {}
+        texts = (fields[name] for name in TEXTS if isinstance(fields.get(name), str))
+        text = next(filter(str.strip, texts), None)
+        if text is None:
+            yield _format_record(record, number)
+            continue
+        location = {"record": number, **_select_metadata(fields)}
+        title = fields.get("title")
+        if isinstance(title, str) and title.strip():
+            location["title"] = title.strip()
+            text = f"{title.strip()}\n{text}"
+        if id_ := str(fields.get("id", fields.get("_id", ""))):
+            location["record_id"] = id_
+        yield Piece(text, location, stands_alone=True)
+
+
+def _parse_lines(path: Path, text: str) -> Iterator[Any]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line and not line.isspace():
+            try:
+                yield _parse_json(line)
+            except ValueError:
+                raise UnreadableDocument(path, "damaged", f"not JSON in line {number}") from None
+
+
+def _parse_json(text: str) -> Any:
+    # Numbers that are no JSON (NaN) or too large for other programs stay texts.
+    return json.loads(text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=str)
+
+
+def _parse_int(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
+
+
+def _parse_float(digits: str) -> float | str:
+    number = float(digits)
+    return number if isfinite(number) else digits
+
+
+def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """Return the texts, numbers and booleans of *fields* and of its ``metadata``, up to a limit."""
+    inner = fields.get("metadata")
+    values = {**(inner if isinstance(inner, dict) else {}), **fields}
+    simple = (
+        (name[:_NAME_CHARS], value)
+        for name, value in values.items()
+        if name not in _NO_METADATA and isinstance(value, str | int | float)
+    )
+    return dict(islice(simple, _MOST_FIELDS))
+
+
+def _format_record(record: Any, number: int) -> Piece:
+    lines = "".join(f"{line}\n" for line in _format_value(record, ""))
+    return Piece(f"{lines}\n", {"record": number})
+
+
+def _format_value(value: Any, name: str) -> Iterator[str]:
+    """Yield one line of text per value inside *value*, which has this *name*."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _format_value(inner, f"{name}.{key}".lstrip(".")[-_NAME_CHARS:])
+    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        for number, inner in enumerate(value, 1):
+            yield from _format_value(inner, f"{name} {number}".strip())
+    elif value not in (None, "", []):
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        yield f"{name}: {text}" if name else text
 
 
 def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
@@ -62,8 +220,6 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _clean_pdf_text(text: str) -> str:
-    # Damaged files may have lone surrogates. Pairs are joined, and lone surrogates are replaced.
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     text = _CONTROLS.sub("", text.translate(_LIGATURES))
     return "\n".join(line.rstrip(" \t") for line in text.split("\n")).rstrip() + "\n"
@@ -94,9 +250,11 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
     except ImportError:
         raise MissingExtra("lxml", EXTRA) from None
     content = file.read()
-    encoding = None if _declares_encoding(content) else "utf-8"
+    is_utf8 = content.decode(errors="ignore").encode() == content
     # huge_tree allows long texts and attributes, such as embedded images.
-    parser = html.HTMLParser(encoding=encoding, huge_tree=True, remove_comments=True)
+    parser = html.HTMLParser(
+        encoding="utf-8" if is_utf8 else None, huge_tree=True, remove_comments=True
+    )
     page = html.document_fromstring(content, parser)
     if parser.error_log.filter_from_fatals():
         raise UnreadableDocument(path, "damaged", "its elements are nested too deeply")
@@ -120,14 +278,6 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
         text = _SPACES.sub(" ", paragraph).strip().replace("\u2028", "\n").replace("\xa0", " ")
         if text.strip():
             yield Piece(text.strip("\n") + "\n\n", {"title": title} if title else {})
-
-
-def _declares_encoding(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
@@ -209,7 +359,7 @@ def _format_cell(value: Any) -> str:
     return str(value.date() if is_date else value)
 
 
-# The reader per file extension.
+# The reader per file extension. Other files are plain text.
 READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
     ".pdf": read_pdf,
     ".html": read_html,
@@ -217,4 +367,8 @@ READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
     ".docx": read_docx,
     ".pptx": read_pptx,
     ".xlsx": read_xlsx,
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".json": read_json,
+    ".jsonl": read_json_lines,
 }

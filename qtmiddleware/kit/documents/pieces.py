@@ -1,14 +1,13 @@
-"""Read text files, and limit the size of documents."""
+"""The pieces of a document's text, where they are in it, and how large a document may be."""
 
 from __future__ import annotations
 
-import codecs
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, Final
 
+from qtmiddleware.catalogue import PLACES
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.providers import replace_surrogates
 
@@ -21,11 +20,6 @@ PLACE_CHARS: Final = 200
 # The maximum size of a document in bytes, of its unpacked parts in bytes, and of its text in
 # characters.
 MOST_BYTES: Final = 256 << 20
-
-# All control characters except tab, line ends, form feed, DOS's end of file, and escape (colours).
-_CONTROLS: Final = re.compile(r"[\0-\x08\x0e-\x19\x1c-\x1f\x7f]")
-# A text file with fewer characters per control character counts as binary.
-_CHARS_PER_CONTROL: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +37,6 @@ class Piece:
     stands_alone: bool = field(default=False, repr=False)
 
 
-def read_text(path: Path, file: BinaryIO) -> str:
-    r"""Return the text of an open file, in UTF-8 or marked UTF-16, with ``\n`` as line break."""
-    content = file.read()
-    encoding = "utf-8-sig"
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    elif b"\0" in content:
-        raise UnreadableDocument(path, "binary")
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        # The error is not chained, because it contains the bytes themselves.
-        hint = f"near byte {error.start}; convert it, for example: iconv -f LATIN1 -t UTF-8"
-        raise UnreadableDocument(path, "not text in UTF-8", hint) from None
-    if len(_CONTROLS.findall(text)) * _CHARS_PER_CONTROL > len(text):
-        raise UnreadableDocument(path, "binary")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def read_plain_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the whole text of an open file."""
-    yield Piece(read_text(path, file))
-
-
 def check_size(path: Path, size: int, unit: str = "MB") -> None:
     """Raise `UnreadableDocument` if *size*, in bytes or characters, is above `MOST_BYTES`."""
     if size > MOST_BYTES:
@@ -74,22 +44,38 @@ def check_size(path: Path, size: int, unit: str = "MB") -> None:
         raise UnreadableDocument(path, "too large", detail)
 
 
-def shorten_location(location: Location) -> Location:
-    """Return *location* with texts of at most `PLACE_CHARS` characters, in valid Unicode."""
-    return {
-        name: replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
-        for name, value in location.items()
-    }
-
-
 def collect_pieces(path: Path, pieces: Iterable[Piece]) -> list[Piece]:
-    """Return *pieces* as a list, unless they have too much text or none at all."""
+    """Return *pieces* as a list, unless they have too much text or none at all.
+
+    Texts in their locations are cut to `PLACE_CHARS` characters of valid Unicode.
+    """
     kept = []
     chars = 0
     for piece in pieces:
         chars += len(piece.text)
         check_size(path, chars, "million characters")
-        kept.append(Piece(piece.text, shorten_location(piece.location), piece.stands_alone))
+        location = {
+            name: replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
+            for name, value in piece.location.items()
+        }
+        kept.append(Piece(piece.text, location, piece.stands_alone))
     if not any(piece.text.strip() for piece in kept):
         raise UnreadableDocument(path, "no text in it")
     return kept
+
+
+def describe_chunk_location(metadata: Mapping[str, Any]) -> str:
+    """Return a chunk's location as text, such as ``page 3 to 4``; ``""`` if there is none."""
+    places = []
+    for name in PLACES:
+        first = metadata.get(name)
+        if isinstance(first, str | int | float) and first != "":
+            last = metadata.get(f"last_{name}", first)
+            end = "" if last == first else f" to {_format_value(last)}"
+            places.append(f"{name} {_format_value(first)}{end}")
+    return ", ".join(places)
+
+
+def _format_value(value: Any) -> str:
+    # Pinecone stores every number as a float.
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

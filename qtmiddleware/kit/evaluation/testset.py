@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError, UnreadableDocument
-from qtmiddleware.kit.documents import Converter
+from qtmiddleware.kit.documents.reading import Converter
 from qtmiddleware.kit.evaluation.asking import PromptRunner, Task, parse_reply
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question
 from qtmiddleware.kit.files import make_private_folders, open_privately

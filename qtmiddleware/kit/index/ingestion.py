@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,14 +25,15 @@ from typing import Any, Final, Literal
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents import Converter, Reader
+from qtmiddleware.kit.documents.reading import Converter
+from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbedder
 from qtmiddleware.kit.index.contexts import ContextWriter
 from qtmiddleware.kit.index.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.retriever import open_retriever
-from qtmiddleware.kit.index.sources import NotTaken, Source, identify_file
-from qtmiddleware.kit.index.vectors import build_embedding_name, embed_batches
-from qtmiddleware.kit.ray_data import connect_to_ray
+from qtmiddleware.kit.index.sources import Source, identify_file
+from qtmiddleware.kit.ray_data import connect_to_ray, map_on_ray
 from qtmiddleware.protocols import Embedder, Passage, Store
+from qtmiddleware.providers.embedding import read_vectors
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.runtime.circuit_breaker import Breaker
@@ -121,8 +123,13 @@ logger: Final = get_logger("qtmiddleware.ingest")
 
 # The number of chunks that are embedded and written together.
 _GROUP: Final = 512
-# The passages of a document that has become shorter.
-_STALE: Final = "FROM chunks WHERE file = ? AND ordinal >= ?"
+# The number of texts per call of an embedder, and of a local model: there, larger batches are no
+# faster, and progress is shown less often.
+_BATCH: Final = 64
+_LOCAL_BATCH: Final = 16
+
+# Texts to embed, with their hashes.
+_Texts = list[tuple[bytes, str]]
 
 
 def ingest(
@@ -132,7 +139,6 @@ def ingest(
     client: Any = None,
     embedder: Any = None,
     store: Store | None = None,
-    reader: Reader | None = None,
     progress: Listener | None = None,
     on_ray: bool = False,
 ) -> IngestReport:
@@ -152,12 +158,6 @@ def ingest(
             accepts.
         embedder: an embedder or embedding function, used instead of the configured model.
         store: an open store, used instead of the configured store. The store stays open.
-        reader: your own reader, a function of a path that returns a text, several texts, or pairs
-            of a text and its location (``("...", {"page": 3})``). The function is called for each
-            new or changed file, and in folders for all file types. For ``None``, the built-in
-            reader is used. If the function raises, the file is skipped. It has no time limit. If
-            you change the texts that the function returns, rename it, because the ledger identifies
-            a reader by its name.
         progress: a function that is called with a `Progress` after each step. An exception from
             this function ends the run.
         on_ray: whether to run a built-in local embedding model on the Ray cluster at
@@ -185,7 +185,7 @@ def ingest(
         model = GovernedModel(inner, settings, breaker)
     # Documents are searched before the index is opened, so that a wrong path leaves no empty index
     # behind.
-    source = Source(path, settings, reader=reader)
+    source = Source(path, settings)
     start = perf_counter()
     with closing(open_ledger(settings, store)) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
@@ -231,13 +231,13 @@ class _Run:
     ) -> None:
         self._ledger, self._source, self._store, self._embedder = ledger, source, store, embedder
         self._contexts, self._progress = contexts, progress
-        self._embedding = build_embedding_name(embedder)
+        # Only vectors of one model and one length can be compared.
+        self._embedding = f"{embedder.name}/{embedder.dimension}"
         context_version = contexts.version if contexts else ""
         self._version = f"{store.identity} {self._embedding} {context_version}"
         self._files: set[str] = set()
         # By the name of a field of the report.
         self._counts: Any = Counter()
-        self._left_out = Counter(source.left_out)
         self._skipped: list[Skipped] = []
 
     def forget_emptied_store(self) -> None:
@@ -281,9 +281,6 @@ class _Run:
             )
             passages = self._source.read_passages(path, name, converter)
             return _Document(file, name, fingerprint, passages)
-        except NotTaken:
-            self._files.discard(file)
-            self._left_out[path.suffix.casefold()] += 1
         except UnreadableDocument as error:
             detail = f" ({error.detail})" if error.detail else ""
             self._skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
@@ -297,7 +294,9 @@ class _Run:
 
     def _index(self, documents: list[_Document], *, on_ray: bool) -> None:
         """Write the passages of *documents* to the store, and mark the documents as done."""
+        ledger = self._ledger
         texts: dict[bytes, str] = {}
+        files: dict[bytes, str] = {}
         for document in documents:
             self._add_contexts(document)
             for passage in document.passages:
@@ -306,31 +305,33 @@ class _Run:
                 key = hashlib.sha256(f"{self._embedding}\n{text}".encode()).digest()
                 document.keys.append(key)
                 texts[key] = text
-        missing = self._register(documents, texts)
-        self._embed(missing, on_ray=on_ray)
-        ledger = self._ledger
-        stale_ids = [
-            f"{document.name}#{ordinal}"
-            for document in documents
-            for (ordinal,) in ledger.execute(
-                f"SELECT CAST(ordinal AS INTEGER) {_STALE}", document.file, len(document.keys)
-            )
-        ]
+                files[key] = document.file
+        find = "SELECT 1 FROM vectors WHERE key = ?"
+        missing = [(key, text) for key, text in texts.items() if not ledger.find_value(find, key)]
+        stale_ids = self._register(documents)
+        done = 0
+        for vectors in _embed_texts(self._embedder, missing, on_ray=on_ray):
+            rows = [(key, files[key], vector) for key, vector in vectors]
+            # Each batch is saved at once: it may be paid for.
+            with ledger.open_transaction():
+                ledger.execute_many("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+            done += len(rows)
+            self._report("embedding", done, len(missing))
         total = sum(len(document.passages) for document in documents)
         self._report("publishing", 0, total)
         # The vectors are read one by one, as the store asks for them.
         pairs = (
-            (passage, ledger.read_vector(document.file, ordinal))
+            (passage, ledger.read_vector(key))
             for document in documents
-            for ordinal, passage in enumerate(document.passages)
+            for passage, key in zip(document.passages, document.keys, strict=True)
         )
         self._store.write(pairs, delete=stale_ids)
         self._report("publishing", total, total)
-        mark = "UPDATE documents SET fingerprint = ? WHERE file = ?"
+        mark = "UPDATE documents SET chunks = ?, fingerprint = ? WHERE file = ?"
         with ledger.open_transaction():
             for document in documents:
-                ledger.execute(f"DELETE {_STALE}", document.file, len(document.keys))
-                ledger.execute(mark, document.fingerprint, document.file)
+                ledger.keep_vectors(document.file, document.keys)
+                ledger.execute(mark, len(document.keys), document.fingerprint, document.file)
         self._counts["written"] += total
         self._counts["embedded"] += len(missing)
 
@@ -343,69 +344,46 @@ class _Run:
             # Without a fingerprint, the next run asks again.
             document.fingerprint = ""
 
-    def _register(
-        self, documents: list[_Document], texts: Mapping[bytes, str]
-    ) -> list[tuple[bytes, str]]:
-        """Note what may be in the store from now on, and return the texts without a vector."""
+    def _register(self, documents: list[_Document]) -> list[str]:
+        """Note what may be in the store from now on, and return the ids that must leave it."""
         ledger = self._ledger
-        find = "SELECT vector FROM chunks WHERE hash = ? AND vector IS NOT NULL"
-        find_document = "SELECT 1 FROM chunks WHERE file = ?"
-        # Read before the first row is replaced: a vector may only change its place.
-        vectors = {key: ledger.find_value(find, key) for key in texts}
+        find = "SELECT chunks FROM documents WHERE file = ?"
+        insert = (
+            "INSERT INTO documents (file, root, name, chunks) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (file) DO UPDATE SET fingerprint = '', chunks = max(chunks, ?4)"
+        )
+        stale_ids: list[str] = []
         with ledger.open_transaction():
             for document in documents:
-                is_known = ledger.find_value(find_document, document.file)
-                self._counts["changed" if is_known else "added"] += 1
-                ledger.execute(
-                    "INSERT INTO documents (file, root, name) VALUES (?, ?, ?)"
-                    " ON CONFLICT (file) DO UPDATE SET fingerprint = ''",
-                    document.file,
-                    self._source.key,
-                    document.name,
-                )
-                ledger.execute_many(
-                    "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)",
-                    [
-                        (document.file, ordinal, key, vectors[key])
-                        for ordinal, key in enumerate(document.keys)
-                    ],
-                )
-        return [(key, text) for key, text in texts.items() if vectors[key] is None]
-
-    def _embed(self, texts: list[tuple[bytes, str]], *, on_ray: bool) -> None:
-        """Embed *texts* and save each batch of vectors at once."""
-        done = 0
-        for vectors in embed_batches(self._embedder, texts, on_ray=on_ray):
-            with self._ledger.open_transaction():
-                save = "UPDATE chunks SET vector = ? WHERE hash = ?"
-                self._ledger.execute_many(save, vectors)
-            done += len(vectors)
-            self._report("embedding", done, len(texts))
+                old_count = ledger.find_value(find, document.file) or 0
+                count = len(document.passages)
+                self._counts["changed" if old_count else "added"] += 1
+                ledger.execute(insert, document.file, self._source.key, document.name, count)
+                stale_ids += _list_ids(document.name, count, old_count)
+        return stale_ids
 
     def remove_gone_documents(self) -> None:
         """Remove the documents of this data path that were not found any more."""
         ledger = self._ledger
-        rows = ledger.execute("SELECT file FROM documents WHERE root = ?", self._source.key)
+        find = "SELECT file, name, chunks FROM documents WHERE root = ?"
+        rows = ledger.execute(find, self._source.key)
         gone = [row for row in rows if row[0] not in self._files]
-        find = (
-            "SELECT name || '#' || ordinal FROM documents JOIN chunks USING (file) WHERE file = ?"
-        )
-        ids = [id_ for row in gone for (id_,) in ledger.execute(find, *row)]
+        files = [(file,) for file, _, _ in gone]
+        ids = [id_ for _, name, chunks in gone for id_ in _list_ids(name, 0, chunks)]
         # If this run is killed now, a document that comes back is not taken for unchanged.
         with ledger.open_transaction():
-            ledger.execute_many("UPDATE documents SET fingerprint = '' WHERE file = ?", gone)
+            ledger.execute_many("UPDATE documents SET fingerprint = '' WHERE file = ?", files)
         if ids:
             self._store.write((), delete=ids)
         with ledger.open_transaction():
-            ledger.execute_many("DELETE FROM chunks WHERE file = ?", gone)
-            ledger.execute_many("DELETE FROM documents WHERE file = ?", gone)
+            ledger.execute_many("DELETE FROM vectors WHERE file = ?", files)
+            ledger.execute_many("DELETE FROM documents WHERE file = ?", files)
         self._counts["removed"] = len(gone)
 
     def build_report(self, seconds: float) -> IngestReport:
         """Return the report of this run, and log its counts."""
         ((documents, chunks),) = self._ledger.execute(
-            "SELECT count(DISTINCT file), count(*) FROM documents JOIN chunks USING (file)"
-            " WHERE root = ?",
+            "SELECT count(*), ifnull(sum(chunks), 0) FROM documents WHERE root = ?",
             self._source.key,
         )
         report = IngestReport(
@@ -415,7 +393,7 @@ class _Run:
             contexts=self._contexts.written if self._contexts else 0,
             contexts_failed=self._contexts.failed if self._contexts else 0,
             seconds=seconds,
-            left_out=dict(self._left_out.most_common()),
+            left_out=self._source.left_out,
             **self._counts,
         )
         read = report.added + report.changed + report.unchanged
@@ -428,6 +406,35 @@ class _Run:
     def _report(self, stage: Stage, done: int, total: int, path: str = "") -> None:
         if self._progress is not None and (total or stage == "reading"):
             self._progress(Progress(stage, done, total, path))
+
+
+def _list_ids(name: str, start: int, end: int) -> list[str]:
+    return [f"{name}#{number}" for number in range(start, end)]
+
+
+def _embed_texts(
+    embedder: Embedder, texts: _Texts, *, on_ray: bool
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield the vectors of *texts* with the texts' hashes, batch by batch, in any order on Ray.
+
+    A vector is in single precision, little endian. Raises `EmbeddingError` for invalid vectors;
+    exceptions of *embedder* are raised unchanged.
+    """
+    is_local_model = isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
+    size = _LOCAL_BATCH if is_local_model else _BATCH
+    batches = (texts[start : start + size] for start in range(0, len(texts), size))
+    if on_ray and is_local_model:
+        # Each worker builds `partial(_embed_batch, embedder)`, and so loads the model once.
+        yield from map_on_ray(partial(partial, _embed_batch, embedder), batches)
+    else:
+        yield from map(partial(_embed_batch, embedder), batches)
+
+
+def _embed_batch(embedder: Embedder, texts: _Texts) -> list[tuple[bytes, bytes]]:
+    returned = embedder.embed([text for _, text in texts])
+    vectors = read_vectors(returned, len(texts), embedder.name, embedder.dimension)
+    layout = struct.Struct(f"<{embedder.dimension}f")
+    return [(key, layout.pack(*vector)) for vector, (key, _) in zip(vectors, texts, strict=True)]
 
 
 def _log_counts(event: str, **counts: float) -> None:

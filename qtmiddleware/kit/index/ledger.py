@@ -16,24 +16,19 @@ from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.kit.stores.database import MEMORY, explain_errors, open_database
 from qtmiddleware.protocols import Store
 
-_VERSION: Final = 3
-# "chunks" has each passage that may be in the store, with the hash and the vector of its text.
-# "fingerprint" is empty unless the store surely has the document as a whole.
+_VERSION: Final = 4
+# "chunks" is how many passages of a document may be in the store. "fingerprint" is empty unless the
+# store surely has the document as a whole. The document "file" was the last to use a vector.
 _TABLES: Final = (
     """CREATE TABLE documents (
         file TEXT PRIMARY KEY,
         root TEXT NOT NULL,
         name TEXT NOT NULL UNIQUE,
+        chunks INTEGER NOT NULL,
         fingerprint TEXT NOT NULL DEFAULT ''
     ) WITHOUT ROWID""",
-    """CREATE TABLE chunks (
-        file TEXT NOT NULL,
-        ordinal INTEGER NOT NULL,
-        hash BLOB NOT NULL,
-        vector BLOB,
-        PRIMARY KEY (file, ordinal)
-    )""",
-    "CREATE INDEX chunk_hashes ON chunks (hash)",
+    "CREATE TABLE vectors (key BLOB PRIMARY KEY, file TEXT, vector BLOB NOT NULL)",
+    "CREATE INDEX vectors_of_files ON vectors (file)",
     "CREATE TABLE contexts (key BLOB PRIMARY KEY, text TEXT NOT NULL)",
 )
 
@@ -90,14 +85,18 @@ class Ledger:
                 if self._connection.in_transaction:
                     self.execute("ROLLBACK")
 
-    def read_vector(self, file: str, ordinal: int) -> list[float]:
-        """Return the vector of a chunk. Raises `StoreError` if the ledger has none."""
-        find = "SELECT vector FROM chunks WHERE file = ? AND ordinal = ?"
+    def read_vector(self, key: bytes) -> list[float]:
+        """Return the vector of the text with the hash *key*, or raise `StoreError`."""
+        vector = self.find_value("SELECT vector FROM vectors WHERE key = ?", key)
         with explain_errors(self._subject, struct.error, TypeError):
-            return [
-                number
-                for (number,) in struct.iter_unpack("<f", self.find_value(find, file, ordinal))
-            ]
+            return [number for (number,) in struct.iter_unpack("<f", vector)]
+
+    def keep_vectors(self, file: str, keys: Iterable[bytes]) -> None:
+        """Keep the vectors of *keys* for a document, and delete the document's other vectors."""
+        self.execute("UPDATE vectors SET file = NULL WHERE file = ?", file)
+        keep = "UPDATE vectors SET file = ? WHERE key = ?"
+        self.execute_many(keep, [(file, key) for key in keys])
+        self.execute("DELETE FROM vectors WHERE file IS NULL")
 
     def close(self) -> None:
         """Close the ledger's file; you can call this more than once."""

@@ -9,20 +9,21 @@ import re
 import string
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents import Converter, Reader, cut_document, find_documents
-from qtmiddleware.kit.documents.finding import is_document
+from qtmiddleware.kit.documents import cut_document
+from qtmiddleware.kit.documents.finding import find_documents
 from qtmiddleware.kit.documents.pieces import PLACE_CHARS
+from qtmiddleware.kit.documents.reading import Converter
 from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers import replace_surrogates
 
 # The version of reading and splitting. After an increase, all documents are read again.
-READER: Final = 5
+READER: Final = 6
 # The maximum length of a document's name, because Pinecone's ids have at most 512 characters.
 LONGEST_NAME: Final = 480
 
@@ -30,29 +31,15 @@ _SAFE: Final = "".join(sorted(set(string.printable) - set(string.whitespace) - s
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
 
 
-class NotTaken(UnreadableDocument):
-    """Raised if neither the user's reader nor a built-in reader supports a file in a folder."""
-
-
 class Source:
     """A data path: a single document, a folder of documents, or a glob pattern.
 
-    Args:
-        data_path: the data path.
-        settings: the settings, which tell how to split documents into chunks.
-        reader: the user's own reader, if any. Then all files count as documents.
-
-    Raises `ConfigError` if there are no documents.
+    The *settings* tell how to split documents into chunks. Raises `ConfigError` if there are no
+    documents.
     """
 
-    def __init__(
-        self,
-        data_path: str | Path,
-        settings: Settings,
-        *,
-        reader: Reader | None = None,
-    ) -> None:
-        found = find_documents(data_path, all_files=reader is not None)
+    def __init__(self, data_path: str | Path, settings: Settings) -> None:
+        found = find_documents(data_path)
         # Several links may lead to one document.
         self.paths = list({resolve_folder_links(path): path for path in found.paths}.values())
         self.left_out = found.left_out
@@ -60,24 +47,18 @@ class Source:
         self._base = Path(os.path.realpath(found.folder))
         self.key = encode_path(os.path.realpath(found.root))
         """The encoded data path, which marks its documents in the ledger."""
-        self._reader = reader
-        cut = (settings.chunk_size, settings.chunk_overlap, settings.chunk_boundary)
-        self._size, self._overlap, self._boundary = cut
-        # An object that is called has no name of its own, so its class's name counts.
-        named: Any = reader if hasattr(reader, "__qualname__") else type(reader)
-        self._version = [READER, *cut, f"{named.__module__}.{named.__qualname__}"]
+        self._size, self._overlap = settings.chunk_size, settings.chunk_overlap
+        self._boundary = settings.chunk_boundary
+        self._version = [READER, self._size, self._overlap, self._boundary]
 
     def compute_fingerprint(self, path: Path, version: str) -> str:
         """Return a hash of the file, of all settings that affect its passages, and of *version*.
 
-        Raises `UnreadableDocument` if the file cannot be opened, or is a link in a folder.
+        Raises `UnreadableDocument` if the file cannot be opened, or is a link.
         """
-        # With a link, people who can write to the folder could make this process read any file.
-        if path.is_symlink() and not self.is_file:
-            detail = "it is a link; name the file it leads to"
-            raise UnreadableDocument(path, "cannot be opened", detail)
         try:
-            with open_regular_file(path, follow_link=self.is_file) as file:
+            # With a link, people who can write to the folder could make this process read any file.
+            with open_regular_file(path, follow_link=False) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
@@ -97,9 +78,7 @@ class Source:
         title = ""
         for chunk in cut_document(
             path,
-            follow_link=self.is_file,
-            reader=self._call_reader if self._reader else None,
-            converter=converter,
+            converter,
             size=self._size,
             overlap=self._overlap,
             boundary=self._boundary,
@@ -120,12 +99,6 @@ class Source:
                 metadata.pop("last_title", None)
                 passages.append(Passage(f"{name}#{len(passages)}", text, metadata))
         return passages
-
-    def _call_reader(self, path: Path) -> Any:
-        result = self._reader(path) if self._reader else None
-        if result is None and not self.is_file and not is_document(path):
-            raise NotTaken(path, "not taken")
-        return result
 
     def _build_relative_path(self, path: Path) -> str:
         """Return *path* relative to the base folder; outside of it, the file's name."""

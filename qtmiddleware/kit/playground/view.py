@@ -10,7 +10,7 @@ from zlib import crc32
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.kit.check import describe_error
-from qtmiddleware.kit.documents.place import describe_chunk_location
+from qtmiddleware.kit.documents.pieces import describe_chunk_location
 from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.systems import BASELINE

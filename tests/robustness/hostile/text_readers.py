@@ -15,9 +15,13 @@ from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
-from qtmiddleware.kit.documents.formats import read_html
-from qtmiddleware.kit.documents.pieces import read_plain_text
-from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
+from qtmiddleware.kit.documents.formats import (
+    read_csv,
+    read_html,
+    read_json,
+    read_json_lines,
+    read_plain_text,
+)
 from qtmiddleware.kit.evaluation.asking import parse_reply
 from qtmiddleware.kit.evaluation.judge import parse_opinion
 from qtmiddleware.kit.evaluation.report import escape_text

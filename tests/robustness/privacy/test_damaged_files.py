@@ -198,7 +198,9 @@ def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -
     path = tmp_path / "file.sqlite"
     Ledger(str(path)).close()
     with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON chunks BEGIN DELETE FROM chunks; END")
+        theirs.execute(
+            "CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END"
+        )
         theirs.commit()
     with pytest.raises(StoreError, match=r"not of this version .* was not changed"):
         Ledger(str(path))

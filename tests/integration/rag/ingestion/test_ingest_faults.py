@@ -79,10 +79,10 @@ def test_a_document_that_changes_while_it_is_read_is_read_again_by_the_next_run(
 ) -> None:
     cut = sources.cut_document
 
-    def replace_and_cut(path: Path, **options: Any) -> Any:
+    def replace_and_cut(path: Path, *arguments: Any, **options: Any) -> Any:
         if path.name == "alpha.txt":
             world.write("alpha.txt", "Somebody else wrote this meanwhile.")
-        return cut(path, **options)
+        return cut(path, *arguments, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(sources, "cut_document", replace_and_cut)
@@ -179,7 +179,7 @@ def larger(world: World) -> World:
 def test_a_killed_run_is_completed_by_the_next(larger: World, place: str) -> None:
     assert run_killed(larger, place) == -signal.SIGKILL
     with closing(sqlite3.connect(f"{larger.index}.ingest")) as ledger:
-        paid = dict(ledger.execute("SELECT hash, 1 FROM chunks WHERE vector IS NOT NULL"))
+        paid = dict(ledger.execute("SELECT key, 1 FROM vectors"))
     embed = Counting()
     larger.ingest(embed=embed)
     assert larger.passages() == larger.clean()

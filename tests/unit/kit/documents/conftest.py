@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents import Converter, read_document
+from qtmiddleware.kit.documents import Converter
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def read(tmp_path: Path, converter: Converter) -> Any:
     def write_and_read(name: str, content: bytes | str) -> list[tuple[str, dict[str, Any]]]:
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        pieces = read_document(path, converter=converter)
+        pieces = converter.read(path)
         return [(piece.text.rstrip("\n"), dict(piece.location)) for piece in pieces]
 
     return write_and_read

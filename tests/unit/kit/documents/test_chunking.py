@@ -10,7 +10,6 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
 
 WORDS = ["word ", "Dr. ", "3.14 ", "e.g. this ", "End. ", 'said so." ', "1. ", "...", "x" * 30]
@@ -95,12 +94,3 @@ def test_the_overlap_begins_with_a_sentence_else_with_a_word() -> None:
     words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda"
     for chunk in cut_into_chunks([words], size=24, overlap=10):
         assert chunk.text.split()[0] in words.split()
-
-
-@pytest.mark.parametrize(
-    ("size", "overlap", "path"), [(9, 9, "chunkOverlap"), (9, -1, "chunkOverlap"), (0, 0, "chunkSize")]
-)  # fmt: skip
-def test_impossible_sizes_are_refused(size: int, overlap: int, path: str) -> None:
-    with pytest.raises(ConfigError, match=path) as caught:
-        list(cut_into_chunks(["text"], size=size, overlap=overlap))
-    assert caught.value.path == path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.documents import find_documents, format_file_counts
+from qtmiddleware.kit.documents.finding import find_documents, format_file_counts
 
 VISIBLE = [
     "[x].txt", "a.txt", "b.MD", "d.Pdf", "odd [1]/deep/l.md", "odd [1]/k.txt", "sub/deep/h.md",
@@ -38,10 +38,7 @@ def test_a_folder_means_all_documents_below_it_and_others_are_counted(folder: Pa
     assert others == {".doc": 2, ".bak": 1, "": 1}
     assert format_file_counts(others).startswith("2 .doc, 1 ")
     assert "1 without an ending" in format_file_counts(others)
-    assert format_file_counts({f".{number}": 1 for number in range(100)}).endswith(", 92 others")
-    # A reader is asked for each file.
-    found = find_documents(folder, all_files=True)
-    assert (len(found.paths), found.left_out) == (len(VISIBLE + OTHERS), {})
+    assert format_file_counts({f".{number}": 1 for number in range(100)}).endswith("1 .7")
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pptx.util import Inches
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.kit.documents import cut_document, read_document
-from qtmiddleware.kit.documents.place import describe_chunk_location
+from qtmiddleware.kit.documents import Converter, cut_document
+from qtmiddleware.kit.documents.pieces import describe_chunk_location
 
 
 def saved(document: Any) -> bytes:
@@ -42,7 +42,7 @@ def test_text_comes_back_as_it_was_written_with_one_kind_of_line_end(
 ) -> None:
     text = "---\ntitle: Grüße\n---\n\n# 漢字 👍\n\n*Text*\f \x1b[1mbold\x1b[0m \x1a\n" * 9
     (tmp_path / name).write_bytes(text.replace("\n", line_end).encode(encoding))
-    (piece,) = read_document(tmp_path / name)
+    (piece,) = Converter().read(tmp_path / name)
     assert (piece.text, piece.location) == (text, {})
 
 
@@ -84,19 +84,21 @@ def test_each_record_of_json_is_a_paragraph_that_names_its_values(read: Any) -> 
     assert texts(read("a.json", odd)) == ["a: 1e400\nb: NaN\nc.d 1.e: 0.5"]
 
 
-def test_a_json_line_with_a_text_has_its_chunks_for_itself_and_metadata(tmp_path: Path) -> None:
+def test_a_json_line_with_a_text_has_its_chunks_for_itself_and_metadata(
+    tmp_path: Path, converter: Converter
+) -> None:
     rows = [
-        {"_id": "a", "title": "Pumps", "text": "It runs at 3 bar. " * 20, "year": 2021, "size": 1e999},
+        {"_id": "a", "title": "Pumps", "text": "It runs at 3 bar. " * 20, "year": 2021, "size": 10**4_200},
         {"id": 7, "text": "No title.", "metadata": {"lang": "en", "deep": {"x": 1}}, "chunk": 1},
         {"name": "Ada", "price": 1.5},
         {"body": "Long metadata. " * 90, **{f"field {at}": "x" * 100 for at in range(5_000)}},
     ]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    chunks = list(cut_document(tmp_path / "a.jsonl", size=100, overlap=20))
+    chunks = list(cut_document(tmp_path / "a.jsonl", converter, size=100, overlap=20))
     first, (second,), (third,), fourth = (
         [it for it in chunks if it.location["record"] == number] for number in (1, 2, 3, 4)
     )
-    place = {"record": 1, "title": "Pumps", "record_id": "a", "year": 2021, "size": "Infinity"}
+    place = {"record": 1, "title": "Pumps", "record_id": "a", "year": 2021, "size": "1" + "0" * 199}
     assert first[0].text.startswith("Pumps\nIt runs at 3 bar.")
     assert all(it.location == place for it in first)
     assert second.text == "No title."
@@ -225,10 +227,12 @@ def test_slides_are_read_with_their_tables_groups_and_notes(read: Any) -> None:
     ]
 
 
-def test_a_chunk_of_a_table_knows_its_first_and_last_row(tmp_path: Path) -> None:
+def test_a_chunk_of_a_table_knows_its_first_and_last_row(
+    tmp_path: Path, converter: Converter
+) -> None:
     rows = "".join(f"Item {number},{number}\n" for number in range(2, 30))
     (tmp_path / "a.csv").write_text(f"Item,Price\n{rows}")
-    for it in list(cut_document(tmp_path / "a.csv", size=300, overlap=0))[1:]:
+    for it in list(cut_document(tmp_path / "a.csv", converter, size=300, overlap=0))[1:]:
         assert f"Item {it.location['row']} " in it.text
         assert f"Item {it.location['last_row']} " in it.text
 

@@ -12,7 +12,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents import Converter, cut_document, read_document
+from qtmiddleware.kit.documents import Converter, cut_document
 from tests.support.pdf_files import HELVETICA, content, pdf, stream
 from tests.support.shared_data import SHARED, needs_shared_data
 
@@ -54,8 +54,8 @@ def test_hidden_signs_are_dropped_and_ligatures_are_spelled_out(
 
 
 @needs_shared_data
-def test_every_word_of_a_real_file_is_read_in_its_order() -> None:
-    pieces = read_document(SHARED / "docs" / "AI_Information.pdf")
+def test_every_word_of_a_real_file_is_read_in_its_order(converter: Converter) -> None:
+    pieces = converter.read(SHARED / "docs" / "AI_Information.pdf")
     assert [piece.location["page"] for piece in pieces] == list(range(1, 16))
     words = (SHARED / "docs" / "AI_Information.txt").read_text("utf-8-sig").split()
     found = "".join(piece.text for piece in pieces).split()
@@ -120,10 +120,10 @@ def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
     # The page of each character, in the order of the text; 0 for white space.
     page_of = [
         0 if sign.isspace() else piece.location["page"]
-        for piece in read_document(path, converter=converter)
+        for piece in converter.read(path)
         for sign in piece.text
     ]
-    for chunk in cut_document(path, size=size, overlap=overlap, converter=converter):
+    for chunk in cut_document(path, converter, size=size, overlap=overlap):
         pages = [page for page in page_of[chunk.start : chunk.end] if page]
         last = {"last_page": pages[-1]} if pages and pages[-1] != pages[0] else {}
         assert chunk.location == ({"page": pages[0], **last} if pages else {})
@@ -155,9 +155,9 @@ def test_a_bomb_takes_a_limited_time_and_no_other_document(tmp_path: Path, made:
     (tmp_path / "b.pdf").write_bytes(pdf([ONE]))
     with Converter(seconds=8) as converter:
         try:
-            found = read_document(tmp_path / "a.pdf", converter=converter)
+            found = converter.read(tmp_path / "a.pdf")
         except UnreadableDocument as error:
             assert error.reason in ("its reader failed", "too large", "damaged")  # noqa: PT017
         else:
             assert len(found) == 1
-        assert read_document(tmp_path / "b.pdf", converter=converter)[0].text == "Page one.\n"
+        assert converter.read(tmp_path / "b.pdf")[0].text == "Page one.\n"

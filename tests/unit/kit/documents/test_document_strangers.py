@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents import Converter, Piece, pieces, read_document
-from qtmiddleware.kit.documents.converting import READERS
+from qtmiddleware.kit.documents import Converter, Piece, pieces
+from qtmiddleware.kit.documents.formats import READERS
 from tests.support.office_files import write_word_file
 from tests.support.pdf_files import content, pdf
 from tests.support.waiting import PATIENCE, with_enough_time
@@ -65,7 +65,7 @@ def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(
     path = tmp_path / "a\n.txt"
     path.write_bytes(b"secret \xff")
     with pytest.raises(UnreadableDocument) as caught:
-        read_document(path)
+        Converter().read(path)
     assert caught.value.__cause__ is None
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -74,22 +74,26 @@ def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(
     assert repr(Piece("secret", {"page": 3})) == "Piece(location={'page': 3})"
 
 
-def test_folders_pipes_and_dangling_links_cannot_be_opened_and_do_not_hang(tmp_path: Path) -> None:
+def test_folders_pipes_and_dangling_links_cannot_be_opened_and_do_not_hang(
+    tmp_path: Path, converter: Converter
+) -> None:
     (tmp_path / "folder.txt").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")
     os.mkfifo(tmp_path / "pipe.pdf")
     (tmp_path / "link.txt").symlink_to(tmp_path / "gone")
     for name in ("folder.txt", "pipe.txt", "pipe.pdf", "link.txt", "gone.txt"):
         with pytest.raises(UnreadableDocument, match="cannot be opened"):
-            read_document(tmp_path / name)
+            converter.read(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv"])
-def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path, name: str) -> None:
+def test_a_file_beyond_the_limit_is_not_read(
+    tmp_path: Path, converter: Converter, name: str
+) -> None:
     with (tmp_path / name).open("wb") as file:
         file.truncate(pieces.MOST_BYTES + 1)
     with pytest.raises(UnreadableDocument, match="more than 256 MB"):
-        read_document(tmp_path / name)
+        converter.read(tmp_path / name)
 
 
 # --- bombs
@@ -183,8 +187,8 @@ def test_without_its_package_the_error_says_what_to_install(
         path.write_bytes(pdf([content("Page one.")]))
     replace_package(tmp_path, monkeypatch, name, "raise ImportError")
     install = rf'{package} is not installed; run: pip install "qtmiddleware\[documents\]"'
-    with pytest.raises(MissingExtra, match=install):
-        read_document(path)
+    with pytest.raises(MissingExtra, match=install), Converter() as converter:
+        converter.read(path)
 
 
 @pytest.mark.thorough
@@ -217,10 +221,10 @@ def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
         with Converter(seconds) as converter:
             for _ in range(2):
                 with pytest.raises(UnreadableDocument, match=why) as caught:
-                    read_document(bad, converter=converter)
+                    converter.read(bad)
                 assert "secret" not in str(caught.value)
                 with suppress(UnreadableDocument):
-                    found.append(len(read_document(good, converter=converter)))
+                    found.append(len(converter.read(good)))
         return found
 
     # What hangs is waited for to the end; everything else has time.
@@ -237,13 +241,13 @@ def test_one_process_without_secrets_reads_all_and_ends_with_the_converter(
         monkeypatch.setenv(name, "precious")
     path = write_word_file(tmp_path)
     with Converter() as converter:
-        read_document(path, converter=converter)
+        converter.read(path)
         process = converter._process
         assert process is not None
         environment = Path(f"/proc/{process.pid}/environ").read_text()
         assert "PATH=" in environment
         assert "precious" not in environment
-        read_document(path, converter=converter)
+        converter.read(path)
         assert converter._process is process
         assert process.poll() is None
     assert process.poll() is not None
@@ -258,5 +262,6 @@ def test_a_module_in_the_working_folder_is_not_imported(
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'planted')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [it for it in sys.path if it])
-    assert read_document(path)
+    with Converter() as converter:
+        assert converter.read(path)
     assert not (tmp_path / "planted").exists()

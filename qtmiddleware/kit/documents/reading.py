@@ -5,27 +5,26 @@ If a document makes its reader hang or crash, only this document is skipped.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from logging.handlers import BufferingHandler
 from pathlib import Path
-from time import sleep
+from time import monotonic
 from typing import Any, Final, Self
 from zipfile import ZipFile
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents import formats, records
-from qtmiddleware.kit.documents.pieces import Piece, check_size, collect_pieces, read_plain_text
+from qtmiddleware.kit.documents.formats import READERS, read_plain_text
+from qtmiddleware.kit.documents.pieces import Piece, check_size, collect_pieces
 from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.runtime.logs import get_logger
 
-READERS: Final = {**formats.READERS, **records.READERS}
 # The time limit for reading a document, in seconds. Each MB adds as much.
 SECONDS: Final = 60.0
 # The memory limit of the separate process, in bytes.
@@ -35,7 +34,7 @@ MEMORY: Final = 2 << 30
 # process found its own.
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
-    "from qtmiddleware.kit.documents.converting import serve; serve()"
+    "from qtmiddleware.kit.documents.reading import serve; serve()"
 )
 # The variables that a reader may need. All others stay outside, and keys with them.
 _ENVIRONMENT: Final = (
@@ -46,14 +45,82 @@ _ENVIRONMENT: Final = (
 _log: Final = get_logger("qtmiddleware.documents")
 
 
-def read_file(path: Path, *, follow_link: bool) -> list[Piece]:
+class Converter:
+    """Reads documents one after another, all but plain text in a separate process.
+
+    A context manager: the process starts when it is needed, and ends with the ``with`` block. Not
+    thread-safe. *seconds* is the time limit for a document of less than a MB, and grows with the
+    size.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, path: Path) -> list[Piece]:
+        r"""Return the text of the document at *path*, in pieces such as pages or paragraphs.
+
+        A text file (UTF-8, or UTF-16 with a byte order mark) is one piece, in which every line
+        break is ``\n``.
+
+        Raises:
+            UnreadableDocument: if the document is a link or damaged, or reading it takes too long.
+            MissingExtra: if a package for this file type is not installed.
+        """
+        if path.suffix.casefold() not in READERS:
+            return read_file(path)
+        answer: dict[str, Any] = {}
+        megabytes = path.stat().st_size >> 20 if path.is_file() else 0
+        seconds = self._seconds * (1 + megabytes)
+        start = monotonic()
+        try:
+            process = self._process = self._process or _start_process()
+            _send(process.stdin, [str(path.absolute()), seconds])
+            line = process.stdout.readline() if process.stdout else ""
+            # A process that died while writing leaves half a line.
+            answer = json.loads(line) if line.endswith("\n") else {}
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
+        finally:
+            # The process may still be reading this document, or have little memory left.
+            if "pieces" not in answer:
+                self.close()
+        for note in answer.get("notes", ()):
+            _log.warning("%s: %s", path, note, event="page_left_out")
+        if "missing" in answer:
+            raise MissingExtra(*answer["missing"])
+        if "pieces" in answer:
+            return [Piece(*piece) for piece in answer["pieces"]]
+        detail = "takes too long" if monotonic() - start >= seconds else "crashed"
+        reason = answer.get("unreadable", ["its reader failed", f"reading it {detail}"])
+        raise UnreadableDocument(path, *reason)
+
+    def close(self) -> None:
+        """Stop the separate process that reads documents."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            # What the process did not read any more cannot be written.
+            with suppress(BrokenPipeError), process:
+                pass
+
+
+def read_file(path: Path) -> list[Piece]:
     """Return the pieces of the document at *path*, read in this process.
 
     Raises `UnreadableDocument` for everything that is wrong with the document, and `MissingExtra`.
     """
     extension = path.suffix.casefold()
     try:
-        with open_regular_file(path, follow_link=follow_link) as file:
+        with open_regular_file(path, follow_link=False) as file:
             size = os.fstat(file.fileno()).st_size
             check_size(path, size)
             if not size:
@@ -75,67 +142,6 @@ def read_file(path: Path, *, follow_link: bool) -> list[Piece]:
     except Exception as error:
         # Only the kind of the error: its message may quote the document.
         raise UnreadableDocument(path, "damaged", type(error).__name__) from None
-
-
-class Converter:
-    """Reads documents one after another in a separate process, which starts at the first one.
-
-    A context manager: the process ends with the ``with`` block. Not thread-safe. *seconds* is the
-    time limit for a document of less than a MB, and grows with the size.
-    """
-
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._seconds = seconds
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def read(self, path: Path, *, follow_link: bool) -> list[Piece]:
-        """Return the pieces of the document at *path*, which may be a link if *follow_link*.
-
-        Raises `UnreadableDocument` also if reading takes too long or crashes, `MissingExtra`, and
-        `OSError` if the separate process cannot be started.
-        """
-        process = self._process = self._process or _start_process()
-        megabytes = path.stat().st_size >> 20 if path.is_file() else 0
-        clock = threading.Timer(self._seconds * (1 + megabytes), process.kill)
-        answer: dict[str, Any] = {}
-        clock.start()
-        try:
-            _send(process.stdin, [str(path.absolute()), follow_link])
-            line = process.stdout.readline() if process.stdout else ""
-            # A process that died while writing leaves half a line.
-            answer = json.loads(line) if line.endswith("\n") else {}
-        except BrokenPipeError:
-            pass
-        finally:
-            is_late = not clock.is_alive()
-            clock.cancel()
-            # The process may still be reading this document, or have little memory left.
-            if "pieces" not in answer:
-                self.close()
-        for note in answer.get("notes", ()):
-            _log.warning("%s: %s", path, note, event="page_left_out")
-        if "missing" in answer:
-            raise MissingExtra(*answer["missing"])
-        if "pieces" in answer:
-            return [Piece(*piece) for piece in answer["pieces"]]
-        detail = "takes too long" if is_late else f"crashed, code {process.returncode}"
-        reason = answer.get("unreadable", ["its reader failed", f"reading it {detail}"])
-        raise UnreadableDocument(path, *reason)
-
-    def close(self) -> None:
-        """Stop the separate process that reads documents."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            # What the process did not read any more cannot be written.
-            with suppress(BrokenPipeError), process:
-                pass
 
 
 def _start_process() -> subprocess.Popen[str]:
@@ -170,25 +176,20 @@ def serve() -> None:
         # Some systems reject the limit.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    threading.Thread(target=_end_with_parent, args=[os.getppid()], daemon=True).start()
     notes = BufferingHandler(10_000)
     logging.getLogger("qtmiddleware.documents").addHandler(notes)
     for line in sys.stdin:
-        path, follow_link = json.loads(line)
+        path, seconds = json.loads(line)
         answer: dict[str, Any]
+        # Ends this process after so many seconds, even in code that never returns to Python.
+        faulthandler.dump_traceback_later(seconds, exit=True)
         try:
-            pieces = read_file(Path(path), follow_link=follow_link)
+            pieces = read_file(Path(path))
             answer = {"pieces": [[it.text, dict(it.location), it.stands_alone] for it in pieces]}
         except MissingExtra as error:
             answer = {"missing": [error.package, error.extra]}
         except UnreadableDocument as error:
             answer = {"unreadable": [error.reason, error.detail]}
+        faulthandler.cancel_dump_traceback_later()
         _send(out, {**answer, "notes": [note.getMessage() for note in notes.buffer]})
         notes.flush()
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this process soon after the process *parent* ends, also in the middle of a document."""
-    while os.getppid() == parent:
-        sleep(1.0)
-    os._exit(1)
