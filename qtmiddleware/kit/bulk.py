@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event
 from time import monotonic
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.introspection import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
-from qtmiddleware.errors import ConfigError, ModelError, StoreError
+from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.dataset import Question, load_questions, read_lines
 from qtmiddleware.kit.ray_data import map_on_ray
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
@@ -32,13 +30,13 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 CONCURRENCY: Final = 8
 """The default number of questions that are transformed at the same time."""
 CALL_SECONDS: Final = 60.0
-"""The timeout of a model call, unless ``limits.llmTimeoutMs`` is set."""
+"""The timeout of a model call, unless ``limits.llmTimeoutMs`` is longer."""
 PATIENCE: Final = 600.0
-"""For how many seconds a call that fails for a temporary reason is repeated."""
+"""The run stops if no call is answered for so many seconds."""
+PAUSE: Final = 5.0
+"""The seconds that all calls pause after a temporary failure, if the service names no time."""
 
-_LONGEST_PAUSE: Final = 30.0
-_SHORTEST_PAUSE: Final = 0.1
-_BATCHES_PER_WORKER: Final = 4
+_BATCH: Final = 16
 _RECORDS: Final = (".csv", ".tsv", ".json", ".jsonl")
 _TEMPORARY: Final = ("timeout", "unavailable", "rate_limited", "overloaded")
 _MONTH_MS: Final = 30 * 24 * 3_600_000
@@ -80,33 +78,34 @@ def transform_file(
 
     Raises:
         ConfigError: *source* cannot be read, or *out* belongs to another config or file.
-        StoreError: *out* is in use or cannot be written.
+        OSError: *out* cannot be written.
         ModelError: The run stopped, for example because the key is rejected.
         EngineError: Ray cannot be reached, or ended the run.
     """
     path = Path(out)
-    # The results would be appended to the questions.
-    if path.exists() and Path(source).exists() and path.samefile(source):
-        raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")
     questions = _read_questions(Path(source))
+    # The results would be appended to the questions.
+    if path.exists() and path.samefile(source):
+        raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")
     digest = _hash_config(config.settings)
-    with _open_output(path) as descriptor:
-        done = _read_finished(descriptor, path, digest)
-        rest = [question for question in questions if _build_key(_to_record(question)) not in done]
+    descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    with os.fdopen(descriptor, "r+b") as file:
+        done = _read_finished(file, path, digest)
+        rest = [question for question in questions if (question.id, question.text) not in done]
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
         transform = partial(_transform_questions, config, client, concurrency)
-        records = _transform_on_ray(transform, rest, concurrency) if on_ray else transform(rest)
-        with closing(records):
-            while True:
-                if show is not None:
-                    show(report)
-                if (record := next(records, None)) is None:
-                    return report
-                if error := record.get("error"):
-                    report.failed[error] = report.failed.get(error, 0) + 1
-                else:
-                    _append(descriptor, {**record, "config": digest})
-                report.made += 1
+        records = _transform_on_ray(transform, rest) if on_ray else transform(rest)
+        for record in records:
+            if error := record.get("error"):
+                report.failed[error] = report.failed.get(error, 0) + 1
+            else:
+                line = json.dumps({**record, "config": digest}, ensure_ascii=False) + "\n"
+                file.write(line.encode(errors="backslashreplace"))
+                file.flush()
+            report.made += 1
+            if show is not None:
+                show(report)
+    return report
 
 
 def _read_questions(source: Path) -> tuple[Question, ...]:
@@ -117,18 +116,6 @@ def _read_questions(source: Path) -> tuple[Question, ...]:
     for question in questions:
         validate_query(question.text, f"question {question.id} of {source}")
     return questions
-
-
-def _to_record(question: Question) -> Record:
-    record: Record = {"id": question.id, "query": question.text}
-    if question.history:
-        record["history"] = [asdict(message) for message in question.history]
-    return record
-
-
-def _build_key(record: Record) -> str:
-    """Return what identifies a question: not only its id, as its text may change."""
-    return json.dumps([record["id"], record["query"], record.get("history")])
 
 
 def _hash_config(settings: Settings) -> str:
@@ -142,65 +129,34 @@ def _hash_config(settings: Settings) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
 
-@contextmanager
-def _open_output(path: Path) -> Iterator[int]:
-    """Open and lock the output, and yield its descriptor."""
-    try:
-        descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        with os.fdopen(descriptor):
-            if sys.platform != "win32":
-                import fcntl
-
-                # The system ends the lock when this process ends.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield descriptor
-    except BlockingIOError:
-        raise StoreError(f"another run is writing to {path}; name another --out") from None
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _read_finished(descriptor: int, path: Path, digest: str) -> set[str]:
-    """Return the keys of the finished questions, and cut off the line of a killed run."""
-    done = set()
+def _read_finished(file: BinaryIO, path: Path, digest: str) -> set[tuple[str, str]]:
+    """Return the ids and texts of the finished questions, and cut off the line of a killed run."""
+    done: set[tuple[str, str]] = set()
     complete = 0
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        for line in file:
-            # A killed run may have written only the first bytes of its last line.
-            if not line.endswith(b"\n") and b'{"id": "'.startswith(line[:8]):
-                break
-            try:
-                record = json.loads(line)
-                config = record["config"]
-                done.add(_build_key(record))
-            except (ValueError, TypeError, KeyError, RecursionError):
-                raise ConfigError(
-                    f"{path} holds lines that no run has written; name another --out", path="--out"
-                ) from None
-            if config != digest:
-                raise ConfigError(
-                    f"{path} was started with another config; delete it, or name another --out",
-                    path="--out",
-                )
-            complete += len(line)
-    os.ftruncate(descriptor, complete)
+    for line in file:
+        # A killed run may have written only the first bytes of its last line.
+        if not line.endswith(b"\n") and b'{"id": "'.startswith(line[:8]):
+            break
+        try:
+            record = json.loads(line)
+            is_ours = record["config"] == digest
+            done.add((record["id"], record["query"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            is_ours = False
+        if not is_ours:
+            raise ConfigError(
+                f"{path} holds lines that this config has not written; name another --out",
+                path="--out",
+            )
+        complete += len(line)
+    file.truncate(complete)
     return done
 
 
-def _append(descriptor: int, record: Record) -> None:
-    data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
-    # An almost full disk takes only a part of the line; the next write then raises.
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def _transform_on_ray(
-    transform: Callable[[list[Question]], Iterator[Record]],
-    questions: list[Question],
-    concurrency: int,
+    transform: Callable[[list[Question]], Iterator[Record]], questions: list[Question]
 ) -> Generator[Record]:
-    size = concurrency * _BATCHES_PER_WORKER
-    batches = (questions[start : start + size] for start in range(0, len(questions), size))
+    batches = (questions[start : start + _BATCH] for start in range(0, len(questions), _BATCH))
     for records in map_on_ray(partial(partial, transform), batches):
         yield from records
 
@@ -210,42 +166,21 @@ def _transform_questions(
 ) -> Generator[Record]:
     """Yield a record per question, which *concurrency* threads of this process transform."""
     settings = config.settings
-    is_default = config.origins["limits.llmTimeoutMs"] == "default"
-    seconds = CALL_SECONDS if is_default else settings.limits.llm_timeout_ms / 1e3
+    seconds = max(CALL_SECONDS, settings.limits.llm_timeout_ms / 1e3)
     model = _PacedModel(make_language_model(client, settings), seconds)
     # Nobody waits for an answer, so only single calls have a time limit.
     limits = replace(settings.limits, llm_timeout_ms=_MONTH_MS, deadline_ms=_MONTH_MS)
     patient = replace(settings, limits=limits, breaker=replace(settings.breaker, failures=0))
     middleware = QueryMiddleware(Config(patient, config.sources), client=model)
-    results: SimpleQueue[Record | Exception] = SimpleQueue()
-    waiting = iter(questions)
-
-    def work() -> None:
-        # The threads share the iterator, so each question is taken once.
-        for question in waiting:
-            try:
-                results.put(_transform_question(middleware, question))
-            # Nobody else would notice an error in this thread.
-            except Exception as error:
-                results.put(error)
-
-    # Daemons, so that a call that hangs does not keep the process from ending.
-    for _ in range(concurrency):
-        Thread(target=work, daemon=True).start()
-    try:
-        for _ in questions:
-            result = results.get()
-            if isinstance(result, Exception):
-                raise result
-            if result.get("error") == "over_budget":
-                model.stop(ModelError("over_budget", "the budget allows no more calls for now"))
-            # Questions that failed because the run stopped are no results.
-            if not (model.is_stopped.is_set() and "error" in result):
-                yield result
-        if model.error is not None:
-            raise model.error
-    finally:
-        model.is_stopped.set()
+    transform = partial(_transform_question, middleware)
+    # The threads of this pool are daemons, so a call that hangs does not keep the process alive.
+    with ThreadPool(concurrency) as pool:
+        try:
+            yield from pool.imap_unordered(transform, questions)
+        finally:
+            model.is_stopped.set()
+    if model.error is not None:
+        raise model.error
 
 
 def _transform_question(middleware: QueryMiddleware, question: Question) -> Record:
@@ -256,7 +191,8 @@ def _transform_question(middleware: QueryMiddleware, question: Question) -> Reco
         if stage.startswith(("transform.", "middleware"))
     ]
     return {
-        **_to_record(question),
+        "id": question.id,
+        "query": question.text,
         **({"error": reasons[-1]} if reasons and transformation.is_empty else {}),
         "preprocessed": middleware.preprocess(question.text),
         **asdict(transformation),
@@ -266,11 +202,8 @@ def _transform_question(middleware: QueryMiddleware, question: Question) -> Reco
 class _PacedModel:
     """Calls *inner* at one pace for all questions of a run.
 
-    A call that fails for a temporary reason is repeated. Its failure pauses all calls, for as long
-    as the service says, or else for twice as long as the last time.
+    A call that fails for a temporary reason is repeated, and all calls pause before that.
     """
-
-    can_async = False
 
     def __init__(self, inner: LanguageModel, call_seconds: float) -> None:
         self.name = inner.name
@@ -278,12 +211,9 @@ class _PacedModel:
         self.is_stopped = Event()
         self._inner = inner
         self._call_seconds = call_seconds
-        self._lock = Lock()
         self._answered_at = self._resume_at = monotonic()
-        self._pause = _SHORTEST_PAUSE
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        began = monotonic()
         while True:
             while (seconds := self._resume_at - monotonic()) > 0 and not self.is_stopped.is_set():
                 self.is_stopped.wait(seconds)
@@ -293,34 +223,18 @@ class _PacedModel:
                 # The time counts from the call itself, not from the wait before it.
                 reply = self._inner.complete(prompt, Deadline.after(self._call_seconds))
             except ModelError as error:
-                if error.reason == "unauthorized":
-                    self.stop(error)
-                if error.reason not in _TEMPORARY:
+                now = monotonic()
+                is_temporary = error.reason in _TEMPORARY
+                is_down = is_temporary and now - self._answered_at >= PATIENCE
+                if is_down or error.reason == "unauthorized":
+                    self.error = error
+                    self.is_stopped.set()
+                if not is_temporary:
                     raise
-                self._pause_all(error)
-                if monotonic() - began >= PATIENCE:
-                    # While nothing is answered, the failure is the service's, not this call's.
-                    if self._answered_at < began:
-                        self.stop(error)
-                    raise
+                self._resume_at = max(self._resume_at, now + (error.retry_after or PAUSE))
             else:
-                with self._lock:
-                    self._answered_at, self._pause = monotonic(), _SHORTEST_PAUSE
+                self._answered_at = monotonic()
                 return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         return self.complete(prompt, deadline)
-
-    def stop(self, error: ModelError) -> None:
-        """End the run; *error* is raised."""
-        self.error = self.error or error
-        self.is_stopped.set()
-
-    def _pause_all(self, error: ModelError) -> None:
-        with self._lock:
-            now = monotonic()
-            # Calls that fail together lengthen the pause only once.
-            if error.retry_after is None and now >= self._resume_at:
-                self._resume_at = now + self._pause
-                self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
-            self._resume_at = max(self._resume_at, now + (error.retry_after or 0.0))

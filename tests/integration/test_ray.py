@@ -105,7 +105,7 @@ def test_every_question_of_a_file_has_one_record_although_a_worker_is_killed(
     kill_worker: Callable[[], int], service: RewritingService, tmp_path: Path
 ) -> None:
     service.seconds = 0.1
-    questions = make_questions(40)
+    questions = make_questions(80)
     file = write_questions(tmp_path / "queries.jsonl", questions)
     config = Config.load(
         {

@@ -74,7 +74,7 @@ def command(
         loaded = loaded.overridden({"transformationType": "combined"})
     if file is not None and output is not None:
         if questions:
-            raise ConfigError("with --file, questions must stand in the file", path="--file")
+            raise ConfigError("pass questions or --file, not both", path="--file")
         _transform_file(loaded, file, output, concurrency, on_ray=bool(engine), as_json=json_output)
     elif file is not None or output is not None or engine is not None:
         raise ConfigError("--file and --out need each other, and --engine needs both", path="--out")
@@ -143,14 +143,11 @@ def _transform_file(
             )
     except ConfigError:
         raise
-    except (KeyboardInterrupt, QtMiddlewareError) as error:
+    except (KeyboardInterrupt, QtMiddlewareError):
         # The lines are counted in the file, because an interrupt may come after a line is written
         # and before the report counts it.
         lines = results.read_bytes().count(b"\n") if results.is_file() else 0
-        write_note(
-            f"{format_count(lines, 'line')} in {results}; run the same command to continue"
-            + (", with a higher budget" if getattr(error, "reason", "") == "over_budget" else "")
-        )
+        write_note(f"{format_count(lines, 'line')} in {results}; run the same command to continue")
         raise
     failed = sum(report.failed.values())
     if failed:
