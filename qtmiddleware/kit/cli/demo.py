@@ -21,7 +21,7 @@ from qtmiddleware.kit.cli.output import (
     write_json,
     write_note,
 )
-from qtmiddleware.kit.cli.playground import SEEDED, serve_pages
+from qtmiddleware.kit.cli.playground import SEEDED, serve_page
 from qtmiddleware.kit.demo import (
     EXAMPLES,
     DelayedModel,
@@ -43,6 +43,7 @@ from qtmiddleware.kit.evaluation import (
     require_extras,
 )
 from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
@@ -55,11 +56,6 @@ _EXAMPLE: Final = "balanced"
 _QUESTION: Final = "q30"
 """The id of the example question. It needs two passages, and plain search finds only one."""
 _FOLDER: Final = Path(".tmp/demo")
-_COLLECTIONS: Final = {
-    "data": ("/", "Handbook of an e-bike rental"),
-    "small": ("/small/", "Help centre of a parcel service"),
-}
-"""The path and the title of each collection's page, by folder."""
 _REPLY_SECONDS: Final = 0.4
 """The delay of a recorded reply on the page, in seconds. It imitates a model's response time."""
 
@@ -83,24 +79,25 @@ def command(
     """
     # Of the user's settings, only the model's name and address count: everybody sees the same.
     user_settings = Config.load(None).settings
-    is_recorded = recorded or not has_language_model(user_settings)
-    if is_recorded:
+    model_name = user_settings.transformation_model
+    recording = None
+    if recorded or not has_language_model(user_settings):
+        recording = load_recorded_model().priced_as(Prices(model_name))
         origin = (
-            "Replaying recorded replies of a large language model: no model is called, and neither"
-            " its time nor its price is in the figures. Without --recorded and with OPENAI_API_KEY,"
-            " a model is asked."
+            "Replaying recorded replies of a large language model; no model is called. Tokens and"
+            f" costs are estimated with the prices of {model_name}. With OPENAI_API_KEY and without"
+            " --recorded, a model answers."
         )
     else:
-        origin = f"Asking {user_settings.transformation_model}."
-    model = None if is_recorded else make_language_model(None, user_settings)
+        origin = f"Asking {model_name}."
+    client = recording or make_language_model(None, user_settings)
     if playground:
-        _serve_playground(model, user_settings.transformation_model, origin)
+        _serve_playground(client, recording, origin)
         return
     # Checked before passages are embedded.
     require_extras()
     dataset = load_dataset()
     asked = dataset.only({it.id for it in dataset.questions[:questions]})
-    client = model or load_recorded_model()
     write_note(origin)
     embedder = find_embedder("all-MiniLM-L6-v2")
     with (
@@ -110,7 +107,7 @@ def command(
         system = index_system(store, embedder, client, top_k=TOP_K)
         comparison = measure_systems(system, asked, chosen(USUAL), progress=update)
         # Recorded replies come at once, so their times say nothing about a model.
-        comparison = replace(comparison, counts_model_time=not is_recorded)
+        comparison = replace(comparison, counts_model_time=recording is None)
         (example,) = dataset.only({_QUESTION}).questions
         results = [
             SystemAnswer(name, system.with_settings(SYSTEMS[name]).retrieve(example))
@@ -130,52 +127,35 @@ def command(
     show_question(AskedQuestion(example, tuple(results)))
 
 
-def _serve_playground(model: LanguageModel | None, model_name: str, origin: str) -> None:
+def _serve_playground(client: LanguageModel, recording: RecordedModel | None, origin: str) -> None:
     require_web()
-    if model is None:
-        origin = (
-            "Recorded replies of a large language model, each given after"
-            f" {_REPLY_SECONDS * 1e3:.0f} ms as if it had thought so long; tokens and money are"
-            f" estimated by the prices of {model_name}."
-        )
+    has_recorded_reply = None
+    if recording is not None:
+        client = DelayedModel(recording, _REPLY_SECONDS)
+        has_recorded_reply = partial(has_recording, recording)
+        origin += f" Each reply is delayed by {_REPLY_SECONDS * 1e3:.0f} ms, as a model's would be."
+    dataset = load_dataset()
+    embedder = find_embedder("all-MiniLM-L6-v2")
     with open_socket(None) as listener, ExitStack() as stack:
-        embedder = find_embedder("all-MiniLM-L6-v2")
-        pages: dict[str, Page] = {}
-        datasets = {folder: load_dataset(folder) for folder in _COLLECTIONS}
-        names = {
-            folder: f"{title}, {len(datasets[folder].passages)} passages"
-            for folder, (_, title) in _COLLECTIONS.items()
-        }
-        for folder, (path, _) in _COLLECTIONS.items():
-            dataset = datasets[folder]
-            with open_progress_bar() as update:
-                store = stack.enter_context(open_index(dataset, _FOLDER, embedder, progress=update))
-            client, has_recorded_reply = model, None
-            if client is None:
-                recording = load_recorded_model(folder)
-                client = DelayedModel(recording.priced_as(Prices(model_name)), _REPLY_SECONDS)
-                has_recorded_reply = partial(has_recording, recording)
-            # The demo ignores the user's settings, so that everybody sees the same results.
-            config = Config.load({"topK": 5}, environ={})
-            middleware = stack.enter_context(
-                QueryMiddleware(config, client=client, store=store, embedder=embedder)
-            )
-            tiers = Tiers(middleware.retriever, has_recorded_reply=has_recorded_reply)
-            tiers.warm_up(dataset.questions[:SEEDED])
-            pages[path] = Page(
-                tiers,
-                name=names[folder],
-                dataset=dataset,
-                examples={id_: kind for kind, id_ in EXAMPLES[folder].items()},
-                notes=[origin],
-                collections={
-                    names[other]: "" if other == folder else address
-                    for other, (address, _) in _COLLECTIONS.items()
-                },
-                skip_reason=(
-                    "No reply is recorded for this question; the examples have recorded replies."
-                    " With OPENAI_API_KEY set, a model answers every question."
-                ),
-            )
+        with open_progress_bar() as update:
+            store = stack.enter_context(open_index(dataset, _FOLDER, embedder, progress=update))
+        # The demo ignores the user's settings, so that everybody sees the same results.
+        config = Config.load({"topK": 5}, environ={})
+        middleware = stack.enter_context(
+            QueryMiddleware(config, client=client, store=store, embedder=embedder)
+        )
+        tiers = Tiers(middleware.retriever, has_recorded_reply=has_recorded_reply)
+        tiers.warm_up(dataset.questions[:SEEDED])
+        page = Page(
+            tiers,
+            name=f"Handbook of an e-bike rental, {len(dataset.passages)} passages",
+            dataset=dataset,
+            examples=EXAMPLES,
+            notes=[origin],
+            skip_reason=(
+                "No reply is recorded for this question; the examples have recorded replies."
+                " With OPENAI_API_KEY set, a model answers every question."
+            ),
+        )
         stack.enter_context(show_warnings(hidden_events=("retrieval_degraded",)))
-        serve_pages(pages, listener, notes=[origin])
+        serve_page(page, listener)

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import webbrowser
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Final
@@ -65,24 +64,19 @@ def command(
     with open_socket(port) as listener, open_search(function, config, sets) as search:
         tiers = Tiers(search.wrapped, has_own_tier=search.has_own_settings, arguments=keywords)
         # A hosted store may charge for each search, a store in files does not.
-        is_free = function is None and search.config.settings.store.kind == "sqlite"
+        is_free = function is None and tiers.middleware.settings.store.kind == "sqlite"
         tiers.warm_up(dataset.questions[:SEEDED] if dataset and is_free else ())
         notes = (
             [] if tiers.has_model else [f"{NO_MODEL} Only tiers that need no model are compared."]
         )
         page = Page(tiers, name=search.name, dataset=dataset, notes=notes)
-        serve_pages({"/": page}, listener, notes=notes)
+        serve_page(page, listener)
 
 
-def serve_pages(
-    pages: Mapping[str, Page], listener: socket.socket, *, notes: Sequence[str] = ()
-) -> None:
-    """Print the address of *pages*, and serve the pages by their path until Ctrl-C.
-
-    *notes* are sentences to print before the address.
-    """
+def serve_page(page: Page, listener: socket.socket) -> None:
+    """Print the notes and the address of *page*, and serve it until Ctrl-C."""
     address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/"
-    for text in notes:
+    for text in page.notes:
         write_note(text)
     out.write(address)
     write_note("Press Ctrl-C to stop.")
@@ -97,10 +91,9 @@ def serve_pages(
 
     async def serve_and_close() -> None:
         try:
-            await serve_app(build_app(pages), listener)
+            await serve_app(build_app(page), listener)
         finally:
-            for page in pages.values():
-                await page.tiers.middleware.aclose()
+            await page.tiers.middleware.aclose()
 
     asyncio.run(serve_and_close())
 

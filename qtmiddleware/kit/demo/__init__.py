@@ -18,35 +18,23 @@ from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.transforms import PROMPTS
 from qtmiddleware.types import Deadline, Message
 
-EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
-    "data": {
-        "gains": "q16",
-        "loses": "q13",
-        "code": "q40",
-        "conversation": "q53",
-        "nothing found": "q19",
-        "typo": "q17",
-    },
-    "small": {
-        "gains": "s1",
-        "loses": "s2",
-        "code": "s3",
-        "conversation": "s4",
-        "nothing found": "s5",
-        "typo": "s6",
-    },
+EXAMPLES: Final[Mapping[str, str]] = {
+    "q16": "gains",
+    "q13": "loses",
+    "q40": "code",
+    "q53": "conversation",
+    "q19": "nothing found",
+    "q17": "typo",
 }
-"""The id of each example question in the playground, by collection and type of question."""
+"""The kind of each example question in the playground, by id."""
+
+_FOLDER: Final = Path(str(files(__package__))) / "data"
 
 
-def load_dataset(folder: str = "data") -> Dataset:
-    """Return the passages, questions and judgements of a demo collection.
-
-    *folder* is ``data`` for the large collection, or ``small`` for the small collection.
-    """
+def load_dataset() -> Dataset:
+    """Return the passages, questions and judgements of the demo collection."""
     # The folder names the data set, and reports would show the name "data".
-    data = Dataset.load(_find_collection_folder(folder))
-    return replace(data, name="demo") if folder == "data" else data
+    return replace(Dataset.load(_FOLDER), name="demo")
 
 
 class DelayedModel:
@@ -73,11 +61,11 @@ class DelayedModel:
         return await self._inner.acomplete(prompt, deadline)
 
 
-def load_recorded_model(folder: str = "data") -> RecordedModel:
-    """Return a model that replays the recorded replies of the demo collection in *folder*."""
+def load_recorded_model() -> RecordedModel:
+    """Return a model that replays the recorded replies of the demo collection."""
     # The questions add the earlier messages, which the recordings do not contain.
-    questions = [question.to_record() for question in load_dataset(folder).questions]
-    return RecordedModel.from_file(_find_collection_folder(folder) / "recordings.jsonl", questions)
+    questions = [question.to_record() for question in load_dataset().questions]
+    return RecordedModel.from_file(_FOLDER / "recordings.jsonl", questions)
 
 
 def has_recording(recorded_model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
@@ -89,7 +77,3 @@ def has_recording(recorded_model: RecordedModel, question: str, history: Sequenc
     except ModelError:
         return False
     return True
-
-
-def _find_collection_folder(folder_name: str) -> Path:
-    return Path(str(files(__package__))) / folder_name

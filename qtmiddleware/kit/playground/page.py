@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -44,7 +44,6 @@ class Page:
         dataset: The example questions with their judgements.
         examples: The kind of each example by question id. Default: all questions, without kind.
         notes: Sentences to show below the verdict.
-        collections: The address of each page by its name; empty for this page.
         skip_reason: Shown in place of the tiers for whose model no reply is recorded.
     """
 
@@ -53,7 +52,6 @@ class Page:
     dataset: Dataset | None = None
     examples: Mapping[str, str] | None = None
     notes: Sequence[str] = ()
-    collections: Mapping[str, str] = field(default_factory=dict)
     skip_reason: str = ""
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -46,19 +45,19 @@ def open_socket(port: int | None, *, default_port: int = PORT) -> socket.socket:
     raise ConfigError(message, path="--port", value=port)
 
 
-def build_app(pages: Mapping[str, Page]) -> Starlette:
-    """Return the application that serves *pages* by their path, such as ``/``."""
+def build_app(page: Page) -> Starlette:
+    """Return the application that serves *page* at ``/``."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
 
-    routes = [Route(path, page.respond) for path, page in pages.items()]
+    route = Route("/", page.respond)
     static = Mount("/static", StaticFiles(packages=[(__package__, "static")]))
     # Anyone can point a host name of theirs to this machine.
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"])
-    return Starlette(routes=[*routes, static], middleware=[guard])
+    return Starlette(routes=[route, static], middleware=[guard])
 
 
 async def serve_app(app: ASGIApp, listener: socket.socket) -> None:

@@ -52,6 +52,8 @@ def test_the_command_compares_every_system_on_a_plain_terminal(
     found = json.loads(ended.out)
     assert (found["dataset"], found["questions"], found["baseline"]) == ("demo", 6, "off")
     calls = {system["name"]: system["llmCalls"] for system in found["systems"]}
+    costs = {system["name"]: system["costUsd"] for system in found["systems"]}
+    assert costs["rules"] == 0 < costs["balanced"]
     assert list(calls) == list(USUAL)
     assert (calls["off"], calls["rules"], calls["balanced"], calls["all"]) == (0, 0, 6, 18)
     ended = qtm("demo", "--questions", "2", COLUMNS="80")

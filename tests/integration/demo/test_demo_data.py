@@ -10,8 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from qtmiddleware.kit.demo import EXAMPLES, has_recording, load_dataset, load_recorded_model
 from qtmiddleware.kit.evaluation.bench import open_index
 from qtmiddleware.kit.playground.state import PageState
@@ -95,11 +93,8 @@ def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passag
             assert not (runs(recorded) - runs(before)) & runs(text), id_
 
 
-@pytest.mark.parametrize("folder", EXAMPLES)
-def test_an_example_shows_what_its_kind_says(
-    folder: str, tmp_path: Path, embedder: CallableEmbedder
-) -> None:
-    data, model = load_dataset(folder), load_recorded_model(folder)
+def test_an_example_shows_what_its_kind_says(tmp_path: Path, embedder: CallableEmbedder) -> None:
+    data, model = DATA, load_recorded_model()
     assert not has_recording(model, "a question that nobody has asked", ())
     options: Any = {"client": model, "embedder": embedder}
     with (
@@ -107,7 +102,7 @@ def test_an_example_shows_what_its_kind_says(
         QueryMiddleware({"topK": 5}, store=store, **options) as middleware,
     ):
         tiers = Tiers(middleware.retriever, has_recorded_reply=lambda *_: True)
-        for kind, id_ in EXAMPLES[folder].items():
+        for id_, kind in EXAMPLES.items():
             (question,) = data.only({id_}).questions
             assert has_recording(model, question.text, question.history)
             best = max(data.qrels[id_].values())

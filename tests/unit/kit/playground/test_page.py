@@ -240,7 +240,7 @@ def get(path: str, **headers: str) -> httpx.Response:
         Tiers(qtm.QueryMiddleware().wrap(app.plain)),
         name="x",
     )
-    transport = httpx.ASGITransport(build_app({"/": page}))
+    transport = httpx.ASGITransport(build_app(page))
 
     async def send() -> httpx.Response:
         async with httpx.AsyncClient(
