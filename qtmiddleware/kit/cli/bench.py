@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,13 +11,13 @@ import typer
 from typer import Option
 
 from qtmiddleware.config import Config
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli import WORSE
-from qtmiddleware.kit.cli.environment import ASSIGNED, override_options
+from qtmiddleware.kit.cli.environment import load_config
 from qtmiddleware.kit.cli.options import (
     Arguments,
     AsJson,
+    ConfigFile,
     Embed,
     Function,
     QuestionCount,
@@ -37,6 +36,7 @@ from qtmiddleware.kit.cli.output import (
     write_report,
 )
 from qtmiddleware.kit.cli.searching import (
+    has_own_settings,
     import_function,
     name_search_in_errors,
     parse_arguments,
@@ -46,7 +46,6 @@ from qtmiddleware.kit.evaluation import (
     FREE,
     MEASURED,
     OWN,
-    SYSTEMS,
     USUAL,
     Comparison,
     chosen,
@@ -54,34 +53,18 @@ from qtmiddleware.kit.evaluation import (
     require_extras,
     verdict,
 )
-from qtmiddleware.kit.evaluation.bench import (
-    READING,
-    Bench,
-    FunctionSource,
-    open_bench,
-)
+from qtmiddleware.kit.evaluation.bench import Bench, FunctionSource, open_bench
 from qtmiddleware.kit.evaluation.gate import Baseline, compare_with_baseline
 from qtmiddleware.kit.evaluation.report import HEADINGS, rows
 
 # Columns that a narrow terminal leaves out, in this order.
 _OPTIONAL_COLUMNS: Final = ("R@10", "calls", "$/1k", "searches", "+ms p50")
-
-# An extra argument is probably the function, so the error can say how to name it.
-CONTEXT_SETTINGS: Final = {"allow_extra_args": True}
+_AS_TEXT: Final = "preprocessed as text"
 
 System = Mapping[str, Any]
 
-# Settings that must be equal in all systems, because the systems share an index and a model.
-_SHARED_KEYS: Final = (
-    "embeddingModel",
-    "embeddingDimensions",
-    "transformationModel",
-    "llm.baseUrl",
-)
-
 
 def command(
-    context: typer.Context,
     data: Annotated[
         Path,
         Option(
@@ -95,14 +78,7 @@ def command(
     arguments: Arguments = None,
     embed: Embed = None,
     systems: Systems = None,
-    config: Annotated[
-        list[str] | None,
-        Option(
-            "--config",
-            "-c",
-            help="Config file or preset to compare as one more system. Repeatable.",
-        ),
-    ] = None,
+    config: ConfigFile = None,
     sets: Sets = None,
     recordings: Annotated[
         Path | None,
@@ -125,6 +101,7 @@ def command(
     """Compare search systems on judged questions.
 
     The systems are plain search (off), the rules and the transformations by a model.
+    The system yours uses your config or, with --function, your wrapped function.
 
     With --function app:search the command measures your own function on its
     own index. Nothing is embedded or copied, and --data may be a CSV file with
@@ -135,14 +112,8 @@ def command(
     With --baseline the command says whether retrieval got worse than in an
     earlier run on the same questions and passages. Then the exit code is 3.
     """
-    if context.args:
-        raise ConfigError(
-            f"name your function with --function {context.args[0]}", path="--function"
-        )
     selection = None if systems is None else chosen(split_names(systems))
-    configs = _load_configs(config or (), sets or ())
-    shared_keys = _SHARED_KEYS if function is None else (*_SHARED_KEYS, READING)
-    settings = _find_shared_settings(configs, sets or (), shared_keys)
+    loaded = load_config(config, sets)
     before = None if baseline is None else Baseline.read(baseline)
     if report is not None:
         check_report(report)
@@ -156,7 +127,7 @@ def command(
     ):
         opened = open_bench(
             data,
-            settings,
+            loaded.settings,
             function=source,
             recordings=recordings,
             record=record,
@@ -165,9 +136,9 @@ def command(
             check=None if before is None else before.check_dataset,
         )
         with opened as bench:
-            contenders = _select_systems(bench, selection, configs)
+            contenders = _select_systems(bench, selection, loaded)
             if source is not None and source.is_wrapped:
-                contenders[OWN] = {}
+                contenders.setdefault(OWN, {})
             if before is not None:
                 before.check_systems(contenders)
             comparison = bench.measure(contenders, progress=update)
@@ -198,72 +169,31 @@ def command(
         raise typer.Exit(WORSE)
 
 
-def _load_configs(names: Sequence[str], assignments: Sequence[str]) -> dict[str, Config]:
-    """Return the config files by the names of their systems: the files' own names."""
-    configs: dict[str, Config] = {}
-    for source in names:
-        name = f"preset {source}" if re.fullmatch(r"[\w-]+", source) else Path(source).stem
-        if name in configs or name in SYSTEMS:
-            raise ConfigError(f"two systems are called {name}; rename the file", path="config")
-        configs[name] = override_options(Config.load(source), assignments)
-    return configs
-
-
-def _find_shared_settings(
-    configs: Mapping[str, Config], assignments: Sequence[str], shared_keys: Sequence[str]
-) -> Settings:
-    """Return the settings that all systems share, such as the models."""
-    if not configs:
-        config = override_options(Config.load(None), assignments)
-        # The standard systems have fixed settings, so such a setting would change nothing.
-        for key, _, origin in config.rows():
-            if origin == ASSIGNED and key not in shared_keys and not key.startswith("llm."):
-                raise ConfigError(
-                    f"--set {key} needs --config, because it changes only the systems of config"
-                    " files",
-                    path=key,
-                    source=ASSIGNED,
-                )
-        return config.settings
-    shared = [
-        {key: value for key, value, _ in config.rows() if key in shared_keys}
-        for config in configs.values()
-    ]
-    if any(values != shared[0] for values in shared):
-        keys = ", ".join(shared_keys)
-        raise ConfigError(f"the config files must have the same {keys}", path="config")
-    return next(iter(configs.values())).settings
-
-
 def _open_function(
     function: str | None, arguments: list[str] | None, embed: str | None
 ) -> FunctionSource | None:
     """Import and return the function that *function* names; ``None`` without a name."""
     if function is None:
         if arguments or embed:
-            option = "--arg" if arguments else "--embed"
-            raise ConfigError(f"{option} needs --function", path=option)
+            raise ConfigError("--arg and --embed need --function", path="--function")
         return None
     options: Any = {} if embed is None else {"embed": import_function(embed)}
-    return FunctionSource(
-        import_function(function),
-        function,
-        parse_arguments(arguments),
-        options,
-    )
+    return FunctionSource(import_function(function), function, parse_arguments(arguments), options)
 
 
 def _select_systems(
-    bench: Bench, selection: Mapping[str, System] | None, configs: Mapping[str, Config]
+    bench: Bench, selection: Mapping[str, System] | None, config: Config
 ) -> dict[str, System]:
     systems = dict(selection or chosen(USUAL if bench.has_model else FREE))
-    for name, config in configs.items():
+    if has_own_settings(config, has_model=bench.has_model):
         values = config.to_dict(with_defaults=False)
         # Without a cache every call is counted, and no query log is written.
         fixed = {key: {**values.get(key, {}), **MEASURED[key]} for key in ("cache", "log")}
-        systems[name] = {**values, **fixed}
+        systems[OWN] = {**values, **fixed}
     asking = [
-        name for name, it in systems.items() if it.get("transformationType", "none") != "none"
+        name
+        for name, settings in systems.items()
+        if settings.get("transformationType", "none") != "none"
     ]
     if asking and not bench.has_model:
         raise ConfigError(
@@ -285,4 +215,6 @@ def show_comparison(comparison: Comparison) -> None:
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
     out.write(f"{comparison.dataset}: {comparison.questions:,} questions{passages}\n")
     show_table(HEADINGS, rows(comparison), optional=_OPTIONAL_COLUMNS)
+    if any(score.name == _AS_TEXT for score in comparison.systems):
+        out.write(f"{_AS_TEXT}: the keywords are searched instead of the question.\n")
     out.write(verdict(comparison))

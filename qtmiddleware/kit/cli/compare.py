@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.text import Text
 from typer import Argument, Option
 
 from qtmiddleware.errors import ConfigError
@@ -25,7 +23,6 @@ from qtmiddleware.kit.cli.options import (
     Systems,
 )
 from qtmiddleware.kit.cli.output import (
-    find_width,
     open_progress_bar,
     out,
     show_table,
@@ -57,17 +54,13 @@ from qtmiddleware.kit.evaluation import (
     asks_a_model,
     load_questions,
 )
-from qtmiddleware.kit.evaluation.figures import UNKNOWN
-from qtmiddleware.kit.evaluation.judge import RankedAnswers, Standing
+from qtmiddleware.kit.evaluation.judge import RankedAnswers
 from qtmiddleware.kit.evaluation.side_by_side import SHOWN
 from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.types import Match
 
 _QUESTION_CHARS: Final = 400
-_COLUMN_WIDTH: Final = 13
-"""The width of a system's column of places, which fits ``multi_query``."""
 
-_Movements = Mapping[str, Movements]
 _Numbers = Mapping[tuple[Any, ...], int]
 
 
@@ -142,9 +135,7 @@ def _choose_systems(option: str | None, search: Search, *, has_model: bool) -> l
     """Return the names of the systems to compare: those of the *option* or the usual ones."""
     if option is None:
         names = [name for name in SHOWN if has_model or not asks_a_model(name)]
-        # The user's own config is compared too, if it can differ from the default systems.
-        asks = search.config.settings.transformation_type != "none"
-        return [*names, OWN] if search.has_own_settings and (has_model or not asks) else names
+        return [*names, OWN] if search.has_own_settings else names
     names = split_names(option)
     asking = [name for name in names if name != OWN and asks_a_model(name)]
     if asking and not has_model:
@@ -210,31 +201,11 @@ def _show_side_by_side(comparison: SideBySide) -> None:
     if ranked is None:
         return
     out.write()
-    if len(ranked.questions) > 1 and ranked.standings:
-        show_table(
-            ["", "place", f"before {BASELINE} [95%]  ", "best", "of", "score"],
-            [_build_standing_row(standing) for standing in ranked.standings],
-        )
     out.write(f"{ranked.headline} {ranked.remarks}".strip())
 
 
-def _build_standing_row(standing: Standing) -> list[str]:
-    lead, text = standing.lead, UNKNOWN
-    if lead is not None:
-        mark = "*" if standing.is_ahead else " "
-        text = f"{lead.gain:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]{mark}"
-    counts = (str(standing.firsts), str(standing.questions))
-    score = f"{standing.score:.1f}" if standing.scores else "-"
-    return [standing.system, f"{standing.place:.2f}", text, *counts, score]
-
-
 def show_question(asked: AskedQuestion) -> None:
-    """Show a table of systems, tables of passages, and the searches and answer of each system."""
-    movements = {
-        result.system: moved
-        for result in asked.systems
-        if (moved := asked.explain(result.system)) is not None
-    }
+    """Show the systems, their lists, the passages, and the searches and answer of each system."""
     matches: dict[tuple[Any, ...], Match] = {}
     for result in asked.systems:
         for match in result.matches:
@@ -242,7 +213,7 @@ def show_question(asked: AskedQuestion) -> None:
     numbers = {key: number for number, key in enumerate(matches, start=1)}
     _show_systems(asked)
     if matches:
-        _show_places(movements, numbers)
+        _show_lists(asked, numbers)
     else:
         out.write("No passage was found.")
     for key, match in matches.items():
@@ -250,16 +221,10 @@ def show_question(asked: AskedQuestion) -> None:
         out.write(f"[{numbers[key]}] {describe_passage_source(match)}{score}")
         if match.text:
             out.write(f"    {shorten_text(match.text)}")
-    first_systems: dict[tuple[str, ...], str] = {}
     for result in asked.systems:
         lines = list(_describe_steps(_build_outcome(asked, result)))
-        reasons = tuple(_explain_movements(result, movements.get(result.system), numbers))
-        # Systems that move the same passages for the same reasons are explained once.
-        first = first_systems.setdefault(reasons, result.system)
-        if reasons and first != result.system:
-            lines.append(f"passages as in {first}")
-        else:
-            lines.extend(reasons)
+        if result.system != BASELINE:
+            lines += _explain_movements(asked.explain(result.system), numbers)
         if lines:
             out.write("\n  ".join([f"\n{result.system}", *lines]))
 
@@ -290,35 +255,14 @@ def _show_systems(asked: AskedQuestion) -> None:
         out.write("! some steps failed or were skipped: see below\n")
 
 
-def _show_places(movements: _Movements, numbers: _Numbers) -> None:
-    cells = {
-        name: {
-            _identify(movement.match): _format_place(movement.place, movement.change)
-            for movement in (*moved.passages, *moved.dropped)
-        }
-        for name, moved in movements.items()
-    }
-    others = [name for name in cells if name != BASELINE]
-    step = max(1, find_width() // _COLUMN_WIDTH - 2)
-    out.write("place and change of place")
-    for start in range(0, len(others) or 1, step):
-        names = [BASELINE, *others[start : start + step]]
-        rows: list[list[Text | str]] = [
-            [f"[{number}]", *(cells[name].get(key, Text()) for name in names)]
-            for key, number in numbers.items()
-            if any(key in cells[name] for name in names)
-        ]
-        show_table(["", *names], rows)
-
-
-def _format_place(place: int | None, change: int | None) -> Text:
-    """Return a place and the change of place, such as ``2 +1``."""
-    if place is None:
-        return Text("out   ", "red")
-    if change is None:
-        return Text.assemble(f"{place} ", ("new ", "green"))
-    text = f"{change:+d}" if change else ""
-    return Text.assemble(f"{place} ", (f"{text:<4}", "green" if change > 0 else "red"))
+def _show_lists(asked: AskedQuestion, numbers: _Numbers) -> None:
+    """Write a line per system with the numbers of its passages."""
+    out.write("passages, best first")
+    width = max(len(result.system) for result in asked.systems)
+    for result in asked.systems:
+        marks = [f"[{numbers[_identify(match)]}]" for match in result.matches]
+        out.write(f"  {result.system:<{width}}  {' '.join(marks)}".rstrip())
+    out.write()
 
 
 def _describe_steps(outcome: Outcome) -> Iterator[str]:
@@ -337,15 +281,13 @@ def _describe_steps(outcome: Outcome) -> Iterator[str]:
             yield f"  [{number}] {describe_passage_source(match)}"
 
 
-def _explain_movements(
-    result: SystemAnswer, moved: Movements | None, numbers: _Numbers
-) -> Iterator[str]:
+def _explain_movements(moved: Movements | None, numbers: _Numbers) -> Iterator[str]:
     """Yield one line per moved passage, with its number and the reason for the movement."""
-    if result.system == BASELINE or moved is None:
+    if moved is None:
         return
     changed = [movement for movement in (*moved.passages, *moved.dropped) if movement.change != 0]
     for movement in changed:
-        yield f"[{numbers.get(_identify(movement.match), '-')}] {movement.why}"
+        yield f"[{numbers[_identify(movement.match)]}] {movement.why}"
     if not changed and moved.passages:
         yield f"every passage in the same place as in {BASELINE}"
 
@@ -357,15 +299,9 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
         yield "\nAll answers are the same." if is_equal else f"\nThe judge failed: {ranking.error}."
         return
     yield "\nJudged against the ideal answer:"
-    # The judge saw equal answers as one answer; their systems share a line.
-    for _, group in groupby(
-        ranking.standings, key=lambda it: (it.rank, it.strengths, it.weaknesses, it.scores)
-    ):
-        standings = list(group)
-        standing = standings[0]
-        names = " = ".join(equal.system for equal in standings)
+    for standing in ranking.standings:
         scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
-        yield f"  {standing.rank}. {names}" + (f": {scores}" if scores else "")
+        yield f"  {standing.rank}. {standing.system}" + (f": {scores}" if scores else "")
         for sign, remarks in (("+", standing.strengths), ("-", standing.weaknesses)):
             for text in dict.fromkeys(filter(None, remarks)):
                 yield f"     {sign} {text}"

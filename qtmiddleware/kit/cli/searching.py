@@ -41,8 +41,20 @@ class Search:
 
     name: str
     wrapped: Any
-    config: Config
     has_own_settings: bool
+
+
+def has_own_settings(config: Config, *, has_model: bool) -> bool:
+    """Return whether a setting of the user decides which passages are found.
+
+    A config that asks a model has no effect without one.
+    """
+    if config.settings.transformation_type != "none" and not has_model:
+        return False
+    return any(
+        origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
+        for key, _, origin in config.rows()
+    )
 
 
 @contextmanager
@@ -64,13 +76,9 @@ def open_search(
                 raise ConfigError(
                     f"{function} is already wrapped; set the options where you wrap it", path=TARGET
                 )
-            yield Search(function, fn, fn.middleware.config, has_own_settings=True)
+            yield Search(function, fn, has_own_settings=True)
             return
         config = load_config(config_name, assignments)
-        has_own_settings = any(
-            origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
-            for key, _, origin in config.rows()
-        )
         with QueryMiddleware(config) as middleware:
             name, wrapped = f"{config.settings.store.kind} index", fn
             if function is None:
@@ -81,7 +89,8 @@ def open_search(
                 # The package also logs its warnings, and the log is shown.
                 with catch_warnings(action="ignore", category=SetupWarning):
                     wrapped = middleware.wrap(fn, **options)
-            yield Search(name, wrapped, config, has_own_settings)
+            has_own = has_own_settings(config, has_model=middleware.engine.has_model)
+            yield Search(name, wrapped, has_own)
 
 
 @contextmanager

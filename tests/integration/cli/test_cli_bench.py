@@ -90,13 +90,13 @@ def test_systems_are_chosen_by_name_or_by_what_they_need(bench: Run) -> None:
     assert "3 of 6 questions, drawn with seed 0." in plain["notes"]
 
 
-def test_config_files_are_systems_of_their_own(bench: Run, tmp_path: Path) -> None:
+def test_a_config_is_one_more_system(bench: Run, tmp_path: Path) -> None:
     mine = {"transformationType": "hyde", "log": {"path": "queries.jsonl"}}
     (tmp_path / "mine.json").write_text(json.dumps(mine))
-    ended = bench("--recordings r.jsonl -c mine.json -c off --systems off --json")
+    ended = bench("--recordings r.jsonl -c mine.json --systems off --json")
     systems = read_systems(ended)
-    assert names(systems) == ["off", "mine", "preset off"]
-    assert [system["llmCalls"] for system in systems] == [0, 6, 0]
+    assert names(systems) == ["off", "yours"]
+    assert [system["llmCalls"] for system in systems] == [0, 6]
     assert not (tmp_path / "queries.jsonl").exists()
 
 
@@ -134,10 +134,6 @@ def test_a_test_set_is_written_and_benched(qtm: Run, chat: ModelServer, tmp_path
         ("--systems off,bm25", "there is no system 'bm25'; the systems are: off; "),
         ("--systems balanced", "a language model is needed for balanced"),
         ("--recordings none.jsonl", "none.jsonl cannot be read"),
-        ("-c set/a.json -c a.json", "two systems are called a; rename the file"),
-        ("-c rules.json", "two systems are called rules; rename the file"),
-        ("weak:search", "name your function with --function weak:search"),
-        ("-c a.json -c b.json", "must have the same embeddingModel"),
         ("--report report", "report must end with .md or .json or .html"),
         ("--report a.json/r.html", "cannot be written"),
     ],
@@ -145,9 +141,7 @@ def test_a_test_set_is_written_and_benched(qtm: Run, chat: ModelServer, tmp_path
 def test_what_cannot_be_compared_is_said_in_a_line(
     bench: Run, tmp_path: Path, arguments: str, said: str
 ) -> None:
-    for name in ("a", "rules", "set/a"):
-        (tmp_path / f"{name}.json").write_text("{}")
-    (tmp_path / "b.json").write_text('{"embeddingModel": "text-embedding-3-small"}')
+    (tmp_path / "a.json").write_text("{}")
     ended = bench(arguments)
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
