@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 30.0
 """The default time limit per tool call, in seconds. It stops a call that hangs."""
-_running: Final[set[asyncio.Task[str]]] = set()
 
 
 def require_mcp() -> None:
@@ -79,8 +78,6 @@ async def _call_tool(tool: SearchTool, arguments: Mapping[str, Any], timeout_sec
     # The call runs in a new task. The SDK cancels the current task again and again until the task
     # ends, so a search that cleans up could never finish in it.
     task = asyncio.create_task(tool.call(arguments))
-    _running.add(task)
-    task.add_done_callback(_running.discard)
     try:
         await asyncio.wait({task}, timeout=timeout_seconds)
         if task.done():

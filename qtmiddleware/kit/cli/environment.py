@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.output import write_note
 from qtmiddleware.kit.files import read_trusted_file
+from qtmiddleware.preprocessing.text import format_count
 
 CREDENTIALS: Final = ("OPENAI_API_KEY", "PINECONE_API_KEY", "HF_TOKEN")
 """The variables that a ``.env`` file may set.
@@ -42,14 +42,12 @@ NO_MODEL: Final = (
 _MOST_BYTES: Final = 1_000_000
 # The library for these files needs quadratic time for some lines.
 _DOTENV_BYTES: Final = 20_000
-_MOST_NAMES: Final = 20
-_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
 
 def load_dotenv_file() -> None:
     """Set the missing `CREDENTIALS` from the file ``.env`` in the current folder.
 
-    A note on stderr names what was set and ignored, without the values. A file that is a link, or
+    A note on stderr names what was set, without the values. A file that is a link, or
     that another account may have written, is skipped with a note.
     """
     path = Path(".env").absolute()
@@ -78,23 +76,12 @@ def load_dotenv_file() -> None:
             reason = error.strerror or type(error).__name__
         _note(f"{path} was not read: {reason}")
         return
-    sentences = [f"{_join_names(found)} read from {path}"] if found else []
-    if ignored := [name for name in values if name not in CREDENTIALS]:
-        place = "there" if found else f"in {path}"
-        sentences.append(
-            f"ignored {place}: {_join_names(ignored)}"
-            f" (a .env file can set only keys: {', '.join(CREDENTIALS)})"
-        )
-    if sentences:
-        _note("; ".join(sentences))
-
-
-def _join_names(names: Iterable[str]) -> str:
-    # A text that does not look like a name may be a piece of a key with broken lines.
-    all_names = list(names)
-    shown = [name for name in all_names if _NAME.fullmatch(name)][:_MOST_NAMES]
-    more = [f"{len(all_names) - len(shown)} more"] if len(shown) < len(all_names) else []
-    return ", ".join([*shown, *more])
+    if found:
+        _note(f"{', '.join(found)} read from {path}")
+    # The other names are not shown: a line of a broken key would look like a name.
+    if ignored := len(values.keys() - set(CREDENTIALS)):
+        entries = format_count(ignored, "other entry", "other entries")
+        _note(f"{entries} of {path} ignored: a .env file sets only {', '.join(CREDENTIALS)}")
 
 
 def _note(text: str) -> None:

@@ -7,10 +7,8 @@ import json
 import logging
 import os
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +25,6 @@ from rich.progress import (
 )
 from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
@@ -55,21 +52,8 @@ class PlainConsole(Console):
             yield part if part.control else Segment(escape_hidden(part.text), part.style)
 
     def write(self, text: str = "") -> None:
-        """Write *text* and a line feed. On a terminal, lines break between words.
-
-        A word that is longer than a line stays whole, so that a path can be copied.
-        """
-        lines = escape_hidden(text).split("\n")
-        if self.is_terminal:
-            wrap = partial(
-                textwrap.wrap,
-                width=self.width,
-                break_long_words=False,
-                break_on_hyphens=False,
-                replace_whitespace=False,
-            )
-            lines = [part for line in lines for part in wrap(line) or [""]]
-        self.print("\n".join(lines), soft_wrap=True)
+        """Write *text* and a line feed. On a terminal, lines break between words."""
+        self.print(escape_hidden(text), soft_wrap=not self.is_terminal)
 
 
 out = PlainConsole()
@@ -113,36 +97,29 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
     out.file.flush()
 
 
-def find_width() -> int:
-    """Return the width of the output in columns. A file or a pipe has no limit but COLUMNS."""
-    is_limited = out.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
-    return out.width if is_limited else _NO_LIMIT
-
-
 def show_table(
-    headings: Sequence[str], rows: Iterable[Sequence[Text | str]], *, optional: Sequence[str] = ()
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, optional: Sequence[str] = ()
 ) -> None:
     """Write a table to stdout, and a blank line. The first column has names.
 
     If the output is too narrow, columns with *optional* headings are left out, in that order.
     """
-    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    columns = {
-        heading: (number, max(len(heading), *(row[number].cell_len for row in cells)))
-        for number, heading in enumerate(headings)
-    }
-    width = find_width()
+    is_limited = out.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
+    # A file or a pipe has no limit but COLUMNS.
+    width = out.width if is_limited else _NO_LIMIT
+    columns = {heading: [row[at] for row in rows] for at, heading in enumerate(headings)}
     for heading in optional:
-        if heading in columns and sum(widest + 2 for _, widest in columns.values()) > width:
-            del columns[heading]
+        widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
+        if sum(widths) + 2 * len(widths) > width:
+            columns.pop(heading, None)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for heading, (number, widest) in columns.items():
+    for number, heading in enumerate(columns):
         if number:
-            table.add_column(heading, justify="right", min_width=widest)
+            table.add_column(heading, justify="right", no_wrap=True)
         else:
             table.add_column(heading, overflow="fold")
-    for row in cells:
-        table.add_row(*(row[number] for number, _ in columns.values()))
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     PlainConsole(file=out.file, width=width).print(table)
     out.write()
 

@@ -49,29 +49,23 @@ def command(
 
     Answers go to stdout, notes to stderr. --json writes one object per line for
     each question. Without a language model the command shows passages instead of
-    answers. The exit code is 1 if a question of the command line or every question
-    of a pipe failed, and 2 if a question of the command line is not valid.
+    answers. The exit code is 1 if every question failed, and 2 if none is valid.
     """
     from qtmiddleware.kit.cli.searching import open_search
     from qtmiddleware.kit.cli.session import Session, run_pipe, run_terminal
-    from qtmiddleware.providers.llms import has_language_model
 
     options: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
     if condition is not None:
         options["filter"] = _parse_filter(condition)
     types = () if kind is None else (f"transformationType={json.dumps(kind)}",)
     with open_search(None, config, [*(sets or ()), *types]) as search:
-        settings = search.config.settings
-        has_model = has_language_model(settings)
+        middleware = search.wrapped.middleware
+        has_model = middleware.engine.has_model
         if not has_model:
             write_note(f"{NO_MODEL} Only passages are shown, ranked by the rules.")
-        is_typed = not questions and sys.stdin.isatty()
+        is_typed = not questions and sys.stdin.isatty() and sys.stdout.isatty()
         session = Session(
-            search.wrapped.middleware,
-            search.config,
-            # Otherwise, every result would report the missing model as a degradation.
-            settings.transformation_type if has_model else "none",
-            lock_reason="" if has_model else f"{NO_MODEL} Until then the type is none.",
+            middleware,
             generates=has_model and not no_answer,
             is_typed=is_typed,
             names_questions=not is_typed and len(questions or ()) != 1,
@@ -82,15 +76,12 @@ def command(
             for text in questions:
                 session.ask(text)
         elif is_typed:
-            run_terminal(session, asks_type=kind is None)
+            run_terminal(session, asks_type=kind is None and has_model)
         else:
             run_pipe(session, asks_type=kind is None and not json_output)
-    errors = [error for error in session.errors if error is not None]
-    if questions and any(isinstance(error, InvalidQuery) for error in errors):
-        raise typer.Exit(USAGE)
-    is_failure = errors or not (has_model or no_answer)
-    if is_failure if questions else errors and len(errors) == len(session.errors):
-        raise typer.Exit(FAILED)
+    if session.errors and len(session.errors) == session.asked:
+        is_usage = isinstance(session.errors[-1], InvalidQuery)
+        raise typer.Exit(USAGE if is_usage else FAILED)
 
 
 def _parse_filter(text: str) -> Mapping[str, Any]:

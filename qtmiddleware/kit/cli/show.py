@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -29,18 +28,13 @@ _LABELS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of asking a question, after *seconds*.
-
-    *retrieval* is ``None`` if the search failed. *streamed* is the part of the answer's text that
-    the user has seen already.
-    """
+    """The outcome of asking a question, after *seconds*. Without *retrieval* the search failed."""
 
     question: str = field(repr=False)
     retrieval: Retrieval | None
     answer: Answer | None = None
     error: Exception | None = None
     seconds: float = 0.0
-    streamed: str = field(default="", repr=False)
 
     @property
     def passages(self) -> tuple[Match, ...]:
@@ -116,35 +110,12 @@ def _build_match_dict(match: Match) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def open_piece_writer() -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes a piece of an answer. Until then, a terminal has a spinner."""
-    has_written = False
-    # A spinner in ASCII, because some terminals have no other characters.
-    with notes.status("working", spinner="line") as status:
-
-        def write_piece(piece: str) -> None:
-            nonlocal has_written
-            if piece:
-                status.stop()
-                has_written = True
-                out.print(piece, end="", soft_wrap=True)
-
-        yield write_piece
-    if has_written:
-        out.write()
-
-
 def show_outcome(outcome: Outcome) -> None:
     """Show the answer with its sources, or the passages without an answer."""
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
-        problem = "The answer was cut off" if outcome.streamed else "No answer"
-        notes.write(f"{'qtm' if retrieval is None else problem}: {outcome.error}")
-    if answer is not None and outcome.streamed != answer.text:
-        # The texts differ if the answer broke off and a sub-answer replaced it.
-        if outcome.streamed:
-            notes.write("The answer was cut off; one sub-answer is shown instead:")
+        notes.write(f"{'qtm' if retrieval is None else 'No answer'}: {outcome.error}")
+    if answer is not None:
         out.write(answer.text)
     if retrieval is None:
         return

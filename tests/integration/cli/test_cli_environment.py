@@ -72,7 +72,8 @@ def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(qtm: Run, tmp_
     ended = qtm("config", "show", "--json", OTHERS_SECRET="precious")
     assert ended.code == 0
     assert {row["origin"] for row in json.loads(ended.out)} == {"default"}
-    assert f"OPENAI_API_KEY read from {path}; ignored there: {', '.join(names)} (" in ended.err
+    assert f"note: OPENAI_API_KEY read from {path}\n" in ended.err
+    assert f"note: 5 other entries of {path} ignored: a .env file sets only OPENAI" in ended.err
     for hidden in ("evil", "precious", SECRET):
         assert hidden not in ended.out + ended.err
 
@@ -113,19 +114,6 @@ def test_one_that_is_not_safe_or_cannot_be_read_is_noted_and_not_used(
     assert (ended.code, f"qtm: note: {path} was not read: " in ended.err) == (0, True)
     assert why in ended.err
     assert SECRET not in ended.err
-
-
-def test_no_name_in_it_forges_a_line_or_shows_a_piece_of_a_key(qtm: Run, tmp_path: Path) -> None:
-    names = "".join(f"N{number}=1\n" for number in range(500))
-    put(
-        tmp_path,
-        f"{SECRET}\nMIIEvAIBADANBg=\n'a\nqtm: all is well\x1b[2J'=1\n{names}",
-    )
-    ended = qtm("transform", "-t", "none", QUESTION)
-    assert ended.err.count("\n") == 1
-    assert "N19, 483 more" in ended.err
-    for hidden in ("\x1b", SECRET, "MIIE"):
-        assert hidden not in ended.err
 
 
 def test_every_credential_the_package_reads_may_stand_in_it() -> None:

@@ -13,6 +13,7 @@ from tests.support.answering_service import TRANSFORMED, AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, QUESTION, environ
 from tests.support.terminal import CTRL_C, CTRL_D, UP, Terminal
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -48,16 +49,10 @@ def test_where_the_model_fails_the_passages_are_shown(
     assert " s, 1 search, 1 LLM call, " in ended.out
 
 
-@pytest.mark.parametrize(
-    ("more", "code"),
-    [((), 1), (("--no-answer",), 0)],
-)
-def test_without_a_key_the_passages_that_meet_the_filter_are_shown(
-    qtm: Run, folder: Path, more: tuple[str, ...], code: int
-) -> None:
+def test_without_a_key_the_passages_that_meet_the_filter_are_shown(qtm: Run, folder: Path) -> None:
     asked = ("query", QUESTION, "--json", "--type", "all", "--filter", '{"page": {"$gte": 2}}')
-    ended = qtm(*asked, *more)
-    assert (ended.code, "No language model is configured" in ended.err) == (code, True)
+    ended = qtm(*asked)
+    assert (ended.code, "No language model is configured" in ended.err) == (0, True)
     row = json.loads(ended.out)
     assert [it["id"] for it in row["passages"]] == ["health"]
     assert (row["answer"], row["error"], row["trace"]["llm_calls"]) == (None, None, 0)
@@ -68,7 +63,7 @@ def test_without_a_key_the_passages_that_meet_the_filter_are_shown(
     [
         ((QUESTION, "--filter", "[1]"), 2, "JSON object"),
         ((QUESTION, "--filter", '{"page": {"$near": 3}}'), 2, "$near"),
-        ((QUESTION, " "), 2, "blank"),
+        ((" ",), 2, "blank"),
         ((QUESTION, "--type", "rewritten"), 2, "transformationType"),
         ((QUESTION, "--set", "indexPath=none"), 1, "qtm ingest"),
     ],
@@ -124,7 +119,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         assert terminal.ended() == 0
 
 
-def test_ctrl_c_stops_an_answer_as_it_is_written_and_the_session_goes_on(
+def test_ctrl_c_stops_an_answer_and_the_session_goes_on(
     folder: Path, service: AnsweringService
 ) -> None:
     service.pauses = True
@@ -132,7 +127,7 @@ def test_ctrl_c_stops_an_answer_as_it_is_written_and_the_session_goes_on(
     with Terminal("query", "--type", "none", folder=folder, environ=at) as terminal:
         terminal.wait_for(*READY)
         terminal.type(QUESTION)
-        assert "no health" not in terminal.wait_for("Jaco has")
+        wait_until(lambda: service.answered)
         terminal.type(CTRL_C, enter=False)
         assert "Sources" not in terminal.wait_for("Stopped.", "\n> ")
         service.pauses = False
@@ -167,14 +162,14 @@ def test_a_pipe_holds_one_question_a_line_each_for_itself(
 def test_a_session_that_was_typed_works_line_by_line_in_a_pipe(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    lines = ["", "1", QUESTION, "tt", "3", "Is he ill?", "tt", "", "tt", "step-back"]
+    lines = ["1", QUESTION, "tt", "3", "Is he ill?", "tt", "", "tt", "step-back"]
     text = "\n".join([*lines, "Why?", "2", "exit", "More?"]).encode()
     ended = qtm("query", text=text, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "Why?", "2"]
     kinds = re.findall(r"Transformation type set to: (\w+)", ended.err)
     assert kinds == ["rewrite", "decompose", "decompose", "stepback"]
-    # Without a model the types cannot be changed, and no line that names one becomes a question.
+    # Without a model, no line that names a type becomes a question either.
     ended = qtm("query", text=b"1\nIs he ill?\ntt\n3\n")
     assert (ended.code, ended.out.count("Question: ")) == (0, 1)
 
