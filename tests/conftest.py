@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import ssl
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -25,7 +25,6 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, settings
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.errors import MissingExtra
 from tests.support.clock import Clock
 from tests.support.model_server import ModelServer
 
@@ -78,19 +77,14 @@ collect_ignore = (
 )
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, Any, Any]:
-    """Say how to get what a thorough test lacks: the everyday environment does without the largest packages."""
-    report = yield
-    is_lacking = call.excinfo is not None and call.excinfo.errisinstance(
-        (ImportError, MissingExtra)
-    )
-    if is_lacking and report.failed and item.get_closest_marker("thorough"):
-        file = item.nodeid.partition("::")[0]
-        report.sections.append(("a package is missing", f"run: scripts/test --thorough {file}"))
-    return report
+_IS_THOROUGH = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.thorough", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import, in every worker, what is left to CI as a whole."""
+    if config.option.markexpr != "not thorough" or collection_path.suffix != ".py":
+        return None
+    return bool(_IS_THOROUGH.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 @pytest.fixture(autouse=True)

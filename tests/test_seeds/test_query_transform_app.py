@@ -18,16 +18,16 @@ from pytest_httpserver import HTTPServer
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.testing import ScriptedModel
+from tests.support.command_line import Ended
+from tests.support.conversing import environ
 from tests.support.model_server import failure
 from tests.support.terminal import Terminal
 from tests.test_seeds.world import (
     PATIENT,
     Asked,
-    Ended,
     Script,
     Service,
     Shelf,
-    clean_environment,
     embed,
     run_qtm,
 )
@@ -195,7 +195,7 @@ def piped(app: Application, ingested: Ingested) -> tuple[Ended, Sequence[Asked]]
 def typed(app: Application, ingested: Ingested) -> dict[str, str]:
     """The session of the seed, typed at a terminal: what appeared, by the step, as one line each."""
     shown: dict[str, str] = {}
-    environment = clean_environment(**app.environment, TERM="dumb")
+    environment = environ(app.folder, **app.environment, TERM="dumb")
     with Terminal("query", folder=app.folder, environ=environment) as terminal:
         shown["start"] = terminal.wait_for("type [all]:")
         terminal.type("1")

@@ -17,12 +17,12 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from tests.support.command_line import Ended
 from tests.support.model_server import failure
 from tests.support.pdf_files import content, pdf
 from tests.test_seeds.world import (
     PATIENT,
     Asked,
-    Ended,
     Script,
     Service,
     cosine,

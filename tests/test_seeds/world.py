@@ -1,19 +1,16 @@
 """What the guards of the seed documents share: a service of models, a small collection, and ``qtm`` run by a user.
 
-Only public names are used here, so that the guards outlive any change inside the package.
+Only public names and the command are used here, so that the guards outlive any change inside the package.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +18,14 @@ import openai
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
+from tests.support.command_line import Ended, run_here
+from tests.support.conversing import PATIENCE
 from tests.support.model_server import ModelServer, Said
 
-QTM: Final = Path(sys.executable).with_name("qtm")
 DIMENSION: Final = 1536
 """The length of the vectors of ``text-embedding-3-small``."""
-SECONDS: Final = 120
 PATIENT: Final = {"limits": {"llmTimeoutMs": 60_000, "deadlineMs": 90_000}}
 """Time limits that no busy machine reaches."""
-PATIENT_ENVIRONMENT: Final = {
-    "QTM_LIMITS_LLM_TIMEOUT_MS": "60000",
-    "QTM_LIMITS_DEADLINE_MS": "90000",
-}
 
 
 def vector_of(text: str) -> list[float]:
@@ -169,35 +162,6 @@ def judge_by_words(asked: Asked) -> dict[str, Any]:
     return said
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str = field(repr=False)
-    err: str = field(repr=False)
-
-
-def clean_environment(**more: str) -> dict[str, str]:
-    """The environment of this process without a key, an address or a setting, and with *more*."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_"))
-    }
-    return {**kept, "PYTHONIOENCODING": "utf-8", **PATIENT_ENVIRONMENT, **more}
-
-
 def run_qtm(*arguments: str, folder: Path, text: str = "", **environment: str) -> Ended:
-    """Run ``qtm`` in *folder*, in a pipe, and return how it ended."""
-    ended = subprocess.run(
-        [str(QTM), *arguments],
-        input=text,
-        capture_output=True,
-        encoding="utf-8",
-        cwd=folder,
-        env=clean_environment(**environment),
-        timeout=SECONDS,
-        check=False,
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+    """Run ``qtm`` in *folder*, in this process, and return how it ended."""
+    return run_here(arguments, text.encode(), folder, {**PATIENCE, **environment})
