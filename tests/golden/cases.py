@@ -26,7 +26,6 @@ class Case:
     questions: int
     passages: int
     is_recorded: bool = True
-    is_everyday: bool = False
 
     @property
     def folder(self) -> Path:
@@ -44,9 +43,9 @@ class Case:
 
 
 CASES: Final = (
-    Case("demo", 16, 97, is_everyday=True),
-    Case("small/gym_faq", 12, 40, is_everyday=True),
-    Case("canard_dev", 12, 80, is_everyday=True),
+    Case("demo", 16, 97),
+    Case("small/gym_faq", 12, 40),
+    Case("canard_dev", 12, 80),
     Case("small/catalogue_es", 8, 40),
     Case("covid_faq", 8, 60),
     Case("hotpotqa_small", 8, 60),

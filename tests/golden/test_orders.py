@@ -32,18 +32,14 @@ LEAST_COSINE = 0.9999
 TEXTS_PER_CASE = 8
 
 
-def list_parameters() -> list[Any]:
-    marks = {
-        case: [
-            *([] if case is DEMO else [needs_shared_data]),
-            *([] if case.is_everyday else [pytest.mark.thorough]),
-        ]
-        for case in CASES
-    }
-    return [pytest.param(case, marks=marks[case], id=case.name) for case in CASES]
+CI = [needs_shared_data, pytest.mark.thorough]
+each_case = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[] if case is DEMO else CI, id=case.name) for case in CASES],
+)
 
 
-@pytest.mark.parametrize("case", list_parameters())
+@each_case
 def test_every_retrieval_returns_the_kept_passages_in_the_kept_order_with_the_kept_scores(
     case: Case,
 ) -> None:
@@ -51,7 +47,7 @@ def test_every_retrieval_returns_the_kept_passages_in_the_kept_order_with_the_ke
     assert not moved, "if this is meant, run: python -m tests.golden"
 
 
-@pytest.mark.parametrize("case", list_parameters())
+@each_case
 def test_the_built_in_model_gives_the_stored_vectors(case: Case) -> None:
     texts = list(load(case).texts())
     stored = StoredVectors(case.path("npz"))

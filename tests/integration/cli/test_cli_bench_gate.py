@@ -139,6 +139,7 @@ def start(folder: Path, *arguments: str, **environ: str) -> subprocess.Popen[str
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_that_nobody_reads_the_output_does_not_hide_the_loss(
     folder: Path, form: tuple[str, ...]
@@ -151,6 +152,7 @@ def test_that_nobody_reads_the_output_does_not_hide_the_loss(
         assert "Traceback" not in running.stderr.read()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     os.name != "posix",
     reason="processes are signalled as on POSIX here",

@@ -141,6 +141,7 @@ def test_ctrl_c_ends_cleanly() -> None:
     assert (process.returncode, b"Traceback" in err) == (130, False)
 
 
+@pytest.mark.thorough
 def test_output_in_a_narrow_encoding_is_written_with_replacements(qtm_process: Run) -> None:
     asked = ("transform", "-t", "none", "Où ☂?")
     ended = qtm_process(*asked, PYTHONIOENCODING="cp1252")

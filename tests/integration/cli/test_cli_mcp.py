@@ -10,6 +10,7 @@ import pytest
 from tests.support.command_line import Ended
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -93,6 +93,7 @@ def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passag
             assert not (runs(recorded) - runs(before)) & runs(text), id_
 
 
+@pytest.mark.thorough
 def test_an_example_shows_what_its_kind_says(tmp_path: Path, embedder: CallableEmbedder) -> None:
     data, model = DATA, load_recorded_model()
     assert not has_recording(model, "a question that nobody has asked", ())

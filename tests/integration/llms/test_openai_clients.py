@@ -153,6 +153,7 @@ if child:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("whose", ["given", "own"])
 def test_a_forked_process_has_connections_of_its_own(wire, whose: str) -> None:

@@ -39,6 +39,7 @@ from tests.support.emitted import (
 from tests.support.pinecone_world import pinecone_world, without_pauses
 
 KINDS: Final = tuple(kind for kind in TRANSFORMS if kind != "none")
+TYPICAL: Final = ("none", "400", "echo")
 LIMITS: Final = {"llmTimeoutMs": 300, "deadlineMs": 50_000}
 PATIENT: Final = {"llmTimeoutMs": 20_000, "deadlineMs": 50_000}
 
@@ -130,14 +131,20 @@ def config_for(fault: str, kind: str, **more: Any) -> Config:
     return {"transformationType": kind, "limits": LIMITS if fault == "hang" else PATIENT, **more}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[] if fault in TYPICAL else pytest.mark.thorough)
+        for fault in FAULTS
+    ],
+)
 def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(
     service: EchoingService, fault: str
 ) -> None:
     account: dict[str, Any] = {"base_url": service.url, "api_key": OPENAI_KEY, "max_retries": 0}
     service.fault = fault
     # What is told of a failure is the same for every kind; what is made of a reply is not.
-    kinds = KINDS if fault in ("none", "400", "echo") else KINDS[:3]
+    kinds = KINDS if fault in TYPICAL else KINDS[:3]
     answer = {"timeoutMs": 300 if fault == "hang" else 20_000}
     with listening() as emitted, openai.OpenAI(**account) as client:
         for kind in kinds:

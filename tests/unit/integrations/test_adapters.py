@@ -23,6 +23,8 @@ from qtmiddleware.testing import ScriptedModel
 from tests.support import haystack_world, langchain_world
 from tests.support.langchain_world import QUESTION, TEXTS
 
+pytestmark = pytest.mark.thorough
+
 REWRITE = "Is Jaco, the dog, ill?"
 PATIENT = {
     "transformationType": "rewrite",

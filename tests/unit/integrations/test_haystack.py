@@ -33,6 +33,8 @@ from tests.support.haystack_world import (
     make_store,
 )
 
+pytestmark = pytest.mark.thorough
+
 WIDE = 50
 REWRITE = "Jaco's health concerns"
 PATIENT = {

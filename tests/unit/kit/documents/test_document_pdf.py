@@ -149,6 +149,7 @@ def nested_forms() -> bytes:
     return pdf([ONE + b" /X Do"], more=forms, resources=b"/XObject << /X 6 0 R >>")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("made", [billion_branches(), nested_forms()], ids=["pages", "forms"])
 def test_a_bomb_takes_a_limited_time_and_no_other_document(tmp_path: Path, made: bytes) -> None:
     (tmp_path / "a.pdf").write_bytes(made)

@@ -22,6 +22,7 @@ from tests.support.pdf_files import content, pdf
 from tests.support.waiting import PATIENCE, with_enough_time
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", [".txt", *sorted(READERS)])
 def test_an_empty_file_is_empty_and_noise_is_no_text(reason: Any, ending: str) -> None:
     assert reason(f"a{ending}", b"") == "empty"
@@ -111,8 +112,8 @@ def bomb(size: int, name: str, *, says: int) -> bytes:
     ("name", "part"),
     [
         ("a.docx", "word/document.xml"),
-        ("a.pptx", "ppt/presentation.xml"),
-        ("a.xlsx", "xl/workbook.xml"),
+        pytest.param("a.pptx", "ppt/presentation.xml", marks=pytest.mark.thorough),
+        pytest.param("a.xlsx", "xl/workbook.xml", marks=pytest.mark.thorough),
     ],
 )
 def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(

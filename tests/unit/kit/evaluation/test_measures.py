@@ -8,7 +8,6 @@ from math import log2
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from qtmiddleware.kit.evaluation import Difference, difference, evaluate, holm
 from qtmiddleware.kit.evaluation.measures import RESAMPLES
@@ -46,6 +45,8 @@ def test_the_place_decides_and_not_the_id(ids: list[str]) -> None:
 
 @pytest.mark.parametrize("mean", [0.0, 0.04])
 def test_for_normal_gains_the_test_says_what_students_says(mean: float) -> None:
+    from scipy import stats
+
     sample = [float(value) for value in stats.norm(mean, 0.2).rvs(120, random_state=3)]
     expected = stats.ttest_rel(sample, [0.0] * len(sample))
     found, interval = difference(sample), expected.confidence_interval()
