@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 from threading import Thread
 from typing import Any
 
+import msgspec
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.support.pinecone_server.app import App, Canned, Exchange
@@ -120,9 +122,21 @@ def without_pauses(patch: Any) -> None:
     http_client.get_budget_registry()._reset()
 
 
+@cache
+def build_decoders() -> None:
+    """Let msgspec look at all classes of the client now: two threads that make it look at one at once crash."""
+    import_module("pinecone")
+    kinds = [msgspec.Struct]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        with suppress(TypeError, NameError):
+            msgspec.json.Decoder(kind)
+
+
 @contextmanager
 def pinecone_world() -> Iterator[PineconeWorld]:
     """A `PineconeWorld` without indexes, at the end of which nothing may have been sent that Pinecone does not take."""
+    build_decoders()
     world = PineconeWorld()
     server = make_server("127.0.0.1", 0, world.app, threaded=True, request_handler=Handler)
     world.app.base_url = f"http://127.0.0.1:{server.server_port}"

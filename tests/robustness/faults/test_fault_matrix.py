@@ -27,7 +27,6 @@ def servers(certificate: tuple[Path, Path]) -> Iterator[Servers]:
     gc.freeze()
     with served(certificate) as found:
         yield found
-    gc.unfreeze()
 
 
 def limits(case: Case) -> Limits:
