@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from qtmiddleware.kit.demo import EXAMPLES, has_recording, load_dataset, load_recorded_model
 from qtmiddleware.kit.evaluation.bench import open_index
 from qtmiddleware.kit.playground.state import PageState
