@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from inspect import getattr_static, getmembers_static, isawaitable, ismemberdescriptor
+from inspect import getmembers_static, isawaitable, ismemberdescriptor
 from itertools import chain, islice
 from math import isfinite
-from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.types import DEFAULT_NAMESPACE, NEVER, Passage, Path, Ranking, Variant
+from qtmiddleware.runtime.fields import copy_with
+from qtmiddleware.types import DEFAULT_NAMESPACE, Passage, Path, Ranking, Variant
 
 ADVICE: Final = (
     "return the list of passages, or"
@@ -54,6 +54,15 @@ ENVELOPES: Final = tuple(
     result_items contexts.contexts contexts items value data result
     """.split()  # noqa: SIM905
 )
+# The names of each part of a passage. The settings may name an id, a score and a text.
+_NAMES: Final = {
+    "id": IDS,
+    "document_id": DOCUMENT_IDS,
+    "text": TEXTS,
+    "score": SCORES,
+    "metadata": METADATA,
+    "title": ("title",),
+}
 _VECTORS: Final = ("values", "sparse_values", "vector", "embedding")
 _NOT_METADATA: Final = frozenset((*IDS[:3], *SCORES[:3], "namespace", *_VECTORS))
 # Lists with a field of each passage, as in Chroma.
@@ -68,10 +77,10 @@ _SPACE: Final = re.compile(r"[\s。、，！？]")
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _MOST_FIELDS: Final = 1_000
 _MOST_PARTS: Final = 100
-# How long the slow mappings of one response may take in all.
-_READING_SECONDS: Final = 0.5
+_MOST_SAMPLES: Final = 10
 
 _USUAL: Final = KeywordEvidenceSettings()
+_Layout = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -114,7 +123,7 @@ def read_response(
         items = shape.items(response)
         if not _is_list(items):
             raise _build_shape_error(items, "read= must return a list of items, not")
-        namespace = str(_get_field(response, "namespace") or DEFAULT_NAMESPACE)
+        namespace = str(_get(response, ("namespace",)) or DEFAULT_NAMESPACE)
         passages = _Reader(tuple(options.fields.items()), namespace).read_all(items)
     except ResponseShapeError:
         raise
@@ -128,19 +137,12 @@ def read_response(
     return SearchResult(ranking, shape, response)
 
 
-def read_passage(item: Any) -> Passage:
-    """Return the passage in *item*. Raises `ResponseShapeError` if it is none."""
-    return _Reader().read_all([item])[0]
-
-
 # --- the fields of any object ---------------------------------------------------------------------
 
 
 @lru_cache(1_024)
 def _classify(class_: Any) -> str:
-    """Return the kind of *class_*: text, list, array, named tuple, mapping, view or object."""
-    if class_.__name__ == "ndarray" and hasattr(class_, "__array_interface__"):
-        return "array"
+    """Return the kind of *class_*: text, list, named tuple, mapping, view or object."""
     if issubclass(class_, str | bytes | bytearray | memoryview):
         return "text"
     is_sequence = issubclass(class_, Sequence)
@@ -152,18 +154,15 @@ def _classify(class_: Any) -> str:
         return "mapping"
     if is_sequence:
         return "list"
-    has_attributes = is_object or class_.__dictoffset__ or _list_slots(class_)
+    has_slots = any(name[0] != "_" for name in getattr(class_, "__slots__", ()))
+    has_attributes = is_object or class_.__dictoffset__ or has_slots
     return "view" if not has_attributes and hasattr(class_, "to_dict") else "object"
-
-
-def _get_kind(value: Any) -> str:
-    class_: Any = type(value)
-    return _classify(class_)
 
 
 def _is_list(value: Any) -> bool:
     """Return whether *value* is a sequence of items, which texts, rows and named tuples are not."""
-    return _get_kind(value) == "list"
+    class_: Any = type(value)
+    return _classify(class_) == "list"
 
 
 def _is_plain(value: Any) -> bool:
@@ -195,39 +194,26 @@ def _spell(name: str) -> str:
     return re.sub("(?<=[^_])_(?=[^_])", "", name).lower()
 
 
-_ENVELOPE_NAMES: Final = frozenset(_spell(name) for path in ENVELOPES for name in path.split("."))
-_OTHER_NAMES: Final = ("title", "namespace")
-_USUAL_NAMES: Final = _ENVELOPE_NAMES.union(
-    map(_spell, (*IDS, *DOCUMENT_IDS, *TEXTS, *SCORES, *METADATA, *_OTHER_NAMES))
+_ENVELOPE_NAMES: Final = chain.from_iterable(path.split(".") for path in ENVELOPES)
+_USUAL_NAMES: Final = frozenset(
+    map(_spell, chain(_ENVELOPE_NAMES, *_NAMES.values(), ("namespace",)))
 )
-
-
-def _is_public(name: str) -> bool:
-    # Pinecone's own names of an id and a score are public too.
-    return name[:1] != "_" or _spell(name) in _USUAL_NAMES
-
-
-def _list_slots(class_: type[Any]) -> list[str]:
-    members = getmembers_static(class_)
-    return [name for name, it in members if ismemberdescriptor(it) and _is_public(name)]
 
 
 @lru_cache(1_024)
 def _list_attributes(class_: type[Any], names: tuple[str, ...]) -> Sequence[str]:
     """Return the attributes that hold data: *names*, slots, and properties with a usual name."""
-    properties = (
-        name
-        for name, member in getmembers_static(class_)
-        if _spell(name) in _USUAL_NAMES and hasattr(member, "__get__") and not callable(member)
-    )
-    return list(dict.fromkeys((*filter(_is_public, names), *_list_slots(class_), *properties)))
+    found = dict.fromkeys(names)
+    for name, member in getmembers_static(class_):
+        is_property = hasattr(member, "__get__") and not callable(member)
+        if ismemberdescriptor(member) or (is_property and _spell(name) in _USUAL_NAMES):
+            found[name] = None
+    # Pinecone's own names of an id and a score begin with an underscore.
+    return [name for name in found if name[:1] != "_" or _spell(name) in _USUAL_NAMES]
 
 
-def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
-    """Return the fields of *value* by name; none of a text or a list. Never raises.
-
-    What a slow, endless or broken mapping did not give by the moment *stops_at* is missing.
-    """
+def list_fields(value: Any) -> dict[Any, Any]:
+    """Return the fields of *value* by name; none of a text or a list. Never raises."""
     class_: Any = type(value)
     if class_ is dict:
         return value  # type: ignore[no-any-return]
@@ -238,8 +224,7 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
         if kind == "named tuple":
             return dict(zip(value._fields, value, strict=True))
         if kind == "mapping":
-            names = islice(value.keys(), _MOST_FIELDS)
-            return {name: value[name] for name in names if monotonic() <= stops_at}
+            return {name: value[name] for name in islice(value.keys(), _MOST_FIELDS)}
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return {}
@@ -248,105 +233,67 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
     # The models of Pinecone's older SDKs answer to any name, so only declared names count.
     declared = getattr(class_, "attribute_map", None)
     attributes = declared if isinstance(declared, dict) else getattr(value, "__dict__", ())
-    return {name: _get_field(value, name) for name in _list_attributes(class_, tuple(attributes))}
-
-
-def _get_field(holder: Any, name: str | int) -> Any:
-    """Return the field *name* of *holder*, or the value at a position; ``None`` without one."""
-    class_: Any = type(holder)
-    if class_ is dict:
-        return holder.get(name)
-    try:
-        kind = _classify(class_)
-        if isinstance(name, int) or kind == "mapping":
-            return holder[name]
-        return holder.to_dict().get(name) if kind == "view" else getattr(holder, name, None)
-    except Exception:
-        # The object comes from the user's code, so reading it may raise anything.
-        return None
+    return {name: _get(value, (name,)) for name in _list_attributes(class_, tuple(attributes))}
 
 
 def _get(holder: Any, path: Path) -> Any:
-    for name in path:
-        holder = holder.get(name) if type(holder) is dict else _get_field(holder, name)
+    """Return the value at *path*, which has names and positions; ``None`` if there is none."""
+    try:
+        for name in path:
+            class_: Any = type(holder)
+            if isinstance(name, int) or _classify(class_) == "mapping":
+                holder = holder[name]
+            else:
+                holder = getattr(holder, name, None)
+    except Exception:
+        # The object comes from the user's code, so reading it may raise anything.
+        return None
     return holder
 
 
 @lru_cache(1_024)
-def _group_by_spelling(names: tuple[Any, ...]) -> Mapping[str, Sequence[str]]:
-    spelled: dict[str, list[str]] = {}
-    for name in names:
-        if isinstance(name, str):
-            spelled.setdefault(_spell(name), []).append(name)
-    return spelled
+def _map_spellings(names: tuple[Any, ...]) -> Mapping[str, str]:
+    """Return *names* by their spelling; of several names with one spelling, the first."""
+    return {_spell(name): name for name in reversed(names) if isinstance(name, str)}
 
 
 def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
     """Return the path *usual* in the names of *holder*, and the value; () if there is none."""
     path: Path = ()
-    for spelling in map(_spell, usual.split(".")):
-        names = _group_by_spelling(tuple(list_fields(holder))).get(spelling)
-        if names is None:
+    for usual_name in usual.split("."):
+        name = _map_spellings(tuple(list_fields(holder))).get(_spell(usual_name))
+        if name is None:
             return (), None
-        path = (*path, names[0])
-        holder = _get_field(holder, names[0])
+        path = (*path, name)
+        holder = _get(holder, (name,))
     return path, holder
 
 
 # --- one item -------------------------------------------------------------------------------------
 
 
-class _Layout(NamedTuple):
-    """The usual names among the names of some fields, the most usual first."""
-
-    ids: Sequence[str]
-    document_ids: Sequence[str]
-    scores: Sequence[str]
-    texts: Sequence[str]
-    metadata: Sequence[str]
-    title: str
-    usual: Sequence[str]  # the most usual names of an id, a score and a text
-    score_paths: Sequence[Path]
-
-
 @lru_cache(1_024)
 def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()) -> _Layout:
-    """Return the layout of *names*. The settings name the fields in *named*, such as ``id``."""
-    spelled = _group_by_spelling(names)
-    settings = dict(named)
+    """Return those of *names* that each of `_NAMES` has, the most usual first.
 
-    def pick(usual: Sequence[str], setting: str = "") -> list[str]:
-        wanted = (settings[setting], *usual) if setting in settings else usual
-        # Of several spellings, the usual one comes first.
-        return [
-            it for name in wanted for it in sorted(spelled.get(_spell(name), ()), key=name.__ne__)
-        ]
-
-    ids, scores, texts = pick(IDS, "id"), pick(SCORES, "score"), pick(TEXTS, "text")
-    return _Layout(
-        ids,
-        pick(DOCUMENT_IDS),
-        scores,
-        texts,
-        pick(METADATA),
-        title=(*pick(("title",)), "")[0],
-        usual=[(*found, "")[0] for found in (ids, scores, texts)],
-        score_paths=[(name,) for name in scores],
-    )
-
-
-class _Reader:
-    """Reads the passages of one response.
-
-    *named* are the fields that the settings name, such as ``("id", "uid")``.
+    The settings name the fields in *named*, such as ``("id", "uid")``.
     """
+    names_by_spelling = _map_spellings(names)
+    own_names = dict(named)
+    layout: dict[str, list[str]] = {}
+    for part, usual_names in _NAMES.items():
+        spellings = map(_spell, (own_names.get(part, ""), *usual_names))
+        found = map(names_by_spelling.get, spellings)
+        layout[part] = [name for name in found if name is not None]
+    return layout
 
-    def __init__(
-        self, named: tuple[tuple[str, str], ...] = (), namespace: str = DEFAULT_NAMESPACE
-    ) -> None:
-        self._named = named
-        self._namespace = namespace
-        self._stops_at = monotonic() + _READING_SECONDS
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the passages of one response. *named* are the fields that the settings name."""
+
+    named: tuple[tuple[str, str], ...] = ()
+    namespace: str = DEFAULT_NAMESPACE
 
     def read_all(self, items: Sequence[Any]) -> list[Passage]:
         """Return the passages in *items*. Raises `ResponseShapeError` if an item is no passage."""
@@ -354,119 +301,76 @@ class _Reader:
         if len(items) and _is_plain(items[0]):
             # Only all rows of a database together show what each of their values is.
             names = _name_values(list(filter(_is_plain, items)))
-        passages = [self._read_usual(item) or self._read(item, names) for item in items]
+        passages = [self._read(item, names) for item in items]
         for passage in passages:
             if passage.text is None:
                 _check_without_text(passage)
         return passages
 
-    def _read_usual(self, item: Any) -> Passage | None:
-        """Return what `_read` returns, but only for a dict with all in the most usual places."""
-        if type(item) is not dict:
-            return None
-        layout = _find_layout(tuple(item), self._named)
-        id_name, score_name, text_field = layout.usual
-        id_, score = item.get(id_name), item.get(score_name)
-        if type(id_) is not str or not id_ or type(score) is not float or not isfinite(score):
-            return None
-        place, metadata = self._find_metadata(item, layout)
-        text = item.get(text_field)
-        if not layout.texts and place:
-            name = _find_layout(tuple(metadata), self._named).usual[2]
-            text, text_field = metadata.get(name), f"metadata.{name}"
-        if type(text) is not str or not text or text.isspace():
-            return None
-        title = metadata.get("title") or item.get(layout.title)
+    def _read(self, item: Any, names: Sequence[str]) -> Passage:
+        """Return the passage in *item*. *names* are those of its values if it is a plain row."""
+        if isinstance(item, str):
+            text_key = (self.namespace, f"\0{item}")
+            return Passage(text_key, item, text=_join_text(item), text_field="")
+        is_row = _is_plain(item)
+        own_fields = dict(zip(names, item, strict=True)) if is_row else list_fields(item)
+        fields, layout = own_fields, _find_layout(tuple(own_fields), self.named)
+        if (inner_name := _find_inner(fields, layout)) is not None:
+            # A document beside its score, as in LlamaIndex.
+            outer = {name: field for name, field in fields.items() if field is not None}
+            outer.pop(inner_name, None)
+            fields = list_fields(own_fields[inner_name]) | outer
+            layout = _find_layout(tuple(fields), self.named)
+        id_ = _find_string(fields, layout["id"])
+        metadata_name, metadata = _find_metadata(fields, layout)
+        text, text_field = _find_text(fields, layout)
+        if text is None and metadata_name:
+            text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
+            text_field = f"metadata.{text_field}"
+        if is_row and inner_name is None:
+            # All texts, because the other rows of a response decide which one is the passage.
+            shown = [
+                str(value)
+                for place, value in enumerate(item)
+                if isinstance(value, str) or (place == 0 and _is_id(value))
+            ]
+            key = "\0".join(shown) or "\0"
+        elif id_:
+            key = id_
+        else:
+            # Chunks of one document share its id, so the text is a part of the key.
+            id_ = _find_string(fields, layout["document_id"])
+            # Scores and similar numbers tell no passages apart.
+            other = {name: field for name, field in metadata.items() if type(field) is not float}
+            key = f"{id_ or ''}\0{text or repr(other or item)}"
+        title = metadata.get("title") or _find_string(fields, layout["title"])
+        numbers = [name for name in layout["score"] if _is_number(fields[name])]
+        score = convert_to_float(fields[numbers[0]]) if numbers else None
         return Passage(
-            (str(item.get("namespace") or self._namespace), id_),
+            (str(fields.get("namespace") or self.namespace), key),
             item,
             id_,
             score,
             text,
             title if isinstance(title, str) else "",
             metadata,
-            text_field,
-            layout.score_paths,
-        )
-
-    def _read(self, item: Any, names: Sequence[str]) -> Passage:
-        """Return the passage in any *item*. *names* are those of its values if it is a row."""
-        if isinstance(item, str):
-            text_key = (self._namespace, f"\0{item}")
-            return Passage(text_key, item, text=_join_text(item), text_field="")
-        fields, places = self._flatten(item, names)
-        layout = _find_layout(tuple(fields), self._named)
-        id_ = _find_string(fields, layout.ids)
-        metadata_name, metadata = self._find_metadata(fields, layout)
-        text, text_field = _find_text(fields, layout)
-        if text is None and metadata_name:
-            text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self._named))
-            text_field = f"metadata.{text_field}"
-        if names and names[0] != "document" and _is_plain(item):
-            key = _build_row_key(item)
-        elif id_:
-            key = id_
-        else:
-            # Chunks of one document share its id, so the text is a part of the key.
-            id_ = _find_string(fields, layout.document_ids)
-            # Scores and similar numbers tell no passages apart.
-            other = {name: it for name, it in metadata.items() if type(it) is not float}
-            key = f"{id_ or ''}\0{text or repr(other or item)}"
-        title = metadata.get("title") or fields.get(layout.title)
-        score_paths = [places.get(name, (name,)) for name in layout.scores]
-        return Passage(
-            (str(fields.get("namespace") or self._namespace), key),
-            item,
-            id_,
-            _read_score(item, score_paths),
-            text,
-            title if isinstance(title, str) else "",
-            metadata,
             None if text is None else text_field,
-            score_paths,
+            [(names.index(name) if is_row else name,) for name in numbers if name in own_fields],
         )
 
-    def _flatten(self, item: Any, names: Sequence[str]) -> tuple[dict[Any, Any], dict[Any, Path]]:
-        """Return the fields of *item*, and the places of those that are not under their names."""
-        fields, places = list_fields(item, self._stops_at), dict[Any, Path]()
-        if _is_plain(item):
-            fields = dict(zip(names, item, strict=True))
-            places = {name: (place,) for place, name in enumerate(names)}
-        layout = _find_layout(tuple(fields), self._named)
-        inner_name = _find_inner(fields, layout)
-        if inner_name is None:
-            return fields, places
-        # A document beside its score, as in LlamaIndex: the fields of both become one dict.
-        inner = list_fields(fields[inner_name], self._stops_at)
-        inner_place = places.get(inner_name, (inner_name,))
-        outer = {name: it for name, it in fields.items() if name != inner_name and it is not None}
-        places |= {name: (*inner_place, name) for name in inner if name not in outer}
-        numbers = [name for name, value in outer.items() if _is_number(value)]
-        if numbers and not _find_layout((*inner, *outer), self._named).scores:
-            # A computed distance has whatever name the database gave it.
-            places["score"] = places.get(numbers[0], (numbers[0],))
-            outer["score"] = outer[numbers[0]]
-        return inner | outer, places
 
-    def _find_metadata(self, fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
-        """Return the name of the field with the metadata, and the metadata."""
-        for name in layout.metadata:
-            value = fields[name]
-            if value and (type(value) is dict or isinstance(value, Mapping)):
-                return name, list_fields(value, self._stops_at)
-        for name in layout.metadata:
-            if isinstance(fields[name], Mapping | None):
-                return name, {}
-        return "", {name: value for name, value in fields.items() if name not in _NOT_METADATA}
-
-
-def _build_row_key(row: Sequence[Any]) -> str:
-    """Return the key of *row*, made of all its texts, and of its first value if it may be an id."""
-    # All texts, because the other rows of a response decide which of them is the passage.
-    values = [value for value in row if isinstance(value, str)]
-    if not isinstance(row[0], str) and _is_id(row[0]):
-        values.insert(0, str(row[0]))
-    return "\0".join(values) or "\0"
+def _find_metadata(fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
+    """Return the name of the field with the metadata, and the metadata; ``""`` without one."""
+    found = {
+        name: fields[name]
+        for name in layout["metadata"]
+        if isinstance(fields[name], Mapping | None)
+    }
+    if found:
+        # The first that is not empty.
+        name = max(found, key=lambda name: bool(found[name]))
+        return name, list_fields(found[name])
+    return "", {name: field for name, field in fields.items() if name not in _NOT_METADATA}
 
 
 def _find_string(fields: dict[Any, Any], names: Sequence[str]) -> str | None:
@@ -478,11 +382,11 @@ def _find_string(fields: dict[Any, Any], names: Sequence[str]) -> str | None:
 
 def _find_inner(fields: dict[Any, Any], layout: _Layout) -> Any:
     """Return the name of the field that holds the whole passage; ``None`` if there is none."""
-    has_text = any(isinstance(fields.get(name), str) for name in layout.texts)
-    if has_text or _find_string(fields, layout.ids):
+    has_text = any(isinstance(fields.get(name), str) for name in layout["text"])
+    if has_text or _find_string(fields, layout["id"]):
         return None
     for name, value in fields.items():
-        if name not in layout.metadata and (name == "document" or _is_document(value)):
+        if name not in layout["metadata"] and (name == "document" or _is_document(value)):
             return name
     return None
 
@@ -491,12 +395,13 @@ def _is_document(value: Any) -> bool:
     """Return whether *value* is an object with an id or a text."""
     fields = list_fields(value)
     layout = _find_layout(tuple(fields))
-    return bool(_find_string(fields, (*layout.ids, *layout.document_ids, *layout.texts)))
+    names = (*layout["id"], *layout["document_id"], *layout["text"])
+    return bool(_find_string(fields, names))
 
 
 def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str]:
     """Return the text in *fields* and the name of its field; (None, "") without a text."""
-    for name in layout.texts:
+    for name in layout["text"]:
         if (text := _join_text(fields.get(name))) is not None:
             return text, name
     return None, ""
@@ -512,16 +417,9 @@ def _join_text(value: Any, depth: int = 2) -> str | None:
         texts = (_join_text(part, depth - 1) for part in value[:_MOST_PARTS])
         return "\n".join(filter(None, texts)) or None
     fields = list_fields(value)
-    names = _find_layout(tuple(fields)).texts
-    return next(filter(None, (_join_text(fields.get(it), depth - 1) for it in names)), None)
-
-
-def _read_score(holder: Any, paths: Sequence[Path]) -> float | None:
-    """Return the first number at *paths* in *holder*; ``None`` if it is not finite."""
-    for path in paths:
-        if _is_number(value := _get(holder, path)):
-            return convert_to_float(value)
-    return None
+    names = _find_layout(tuple(fields))["text"]
+    texts = (_join_text(fields.get(name), depth - 1) for name in names)
+    return next(filter(None, texts), None)
 
 
 def _check_without_text(passage: Passage) -> None:
@@ -540,24 +438,16 @@ def replace_score(passage: Passage, score: float) -> Any:
 
     Items without a score or that cannot be copied, such as database rows, are returned themselves.
     """
-    item, paths = passage.item, passage.score_paths
-    for path in paths if passage.score != score else ():
+    for path in passage.score_paths if passage.score != score else ():
         # If the class computes its score, the copy does not show the new score and is useless.
         with suppress(Exception):
-            copied = _replace(item, path, lambda _: score)
-            if _is_number(_get(item, path)) and _read_score(copied, paths) == score:
+            copied = _replace(passage.item, path, lambda _: score)
+            if _get(copied, path) == score:
                 return copied
-    return item
+    return passage.item
 
 
 # --- plain rows of databases ----------------------------------------------------------------------
-
-
-def _is_scored_pair(row: Any) -> bool:
-    """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
-    if len(row) not in (2, 3) or not all(isinstance(it, Mapping | None) for it in row[2:]):
-        return False
-    return row[1] is None or _is_number(row[1])
 
 
 def _name_values(rows: Sequence[Any]) -> Sequence[str]:
@@ -566,9 +456,12 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
     A value of unknown meaning is named by its place, as in ``["id", "1", "text", "score"]``.
     """
     columns = [[it for it in column if it is not None] for column in zip(*rows, strict=True)]
-    if all(map(_is_scored_pair, rows)):
-        return [_name_scored(columns[0]), "score", "metadata"][: len(columns)]
     names = [_name_column(place, column) for place, column in enumerate(columns)]
+    are_scored = all(map(_is_scored_pair, rows))
+    if are_scored:
+        names[1:] = ["score", "metadata"][: len(names) - 1]
+        if not all(isinstance(value, str | int) for value in columns[0]):
+            return ["document", *names[1:]]
     texts = [
         (any(map(_has_words, column)), sum(map(len, column)), place)
         for place, column in enumerate(columns)
@@ -580,36 +473,30 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
         names[place] = "text"
     # A list of lists without a number may contain columns instead of rows.
     are_rows = isinstance(rows[0], tuple) or any(map(_is_number, chain(*columns)))
-    are_passages = "text" in names or {"id", "metadata"}.issubset(names)
+    are_passages = are_scored or "text" in names or {"id", "metadata"}.issubset(names)
     if not (are_rows and are_passages):
         problem = "an item must be (id, score), (document, score) or have a text, not"
         raise _build_shape_error(rows[0], problem)
     return names
 
 
+def _is_scored_pair(row: Any) -> bool:
+    """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
+    if len(row) not in (2, 3) or not all(isinstance(it, Mapping | None) for it in row[2:]):
+        return False
+    return row[1] is None or _is_number(row[1])
+
+
 def _name_column(place: int, column: Sequence[Any]) -> str:
     """Return the name of a *column* that holds no texts; its *place* if its meaning is unknown."""
     if column and all(isinstance(value, Mapping) for value in column):
         return "metadata"
-    if _can_be_scores(column):
+    # Scores only rise or only fall. Whole numbers may be ids.
+    numbers: list[Any] = list(map(convert_to_float, column))
+    are_scores = None not in numbers and not all(hasattr(value, "__index__") for value in column)
+    if are_scores and numbers in (sorted(numbers), sorted(numbers, reverse=True)):
         return "score"
     return "id" if place == 0 and all(map(_is_id, column)) else str(place)
-
-
-def _name_scored(values: Sequence[Any]) -> str:
-    """Return what the *values* before scores are: ``document``, ``text`` or ``id``."""
-    if not all(isinstance(value, str | int) for value in values):
-        return "document"
-    return "text" if any(_has_words(str(value)) for value in values) else "id"
-
-
-def _can_be_scores(column: Sequence[Any]) -> bool:
-    """Return whether *column* has only finite numbers, which only rise or only fall."""
-    # Whole numbers may be ids.
-    numbers = [convert_to_float(value) for value in column]
-    if None in numbers or all(hasattr(value, "__index__") for value in column):
-        return False
-    return numbers in (sorted(numbers), sorted(numbers, reverse=True))  # type: ignore[type-var]
 
 
 def _is_id(value: Any) -> bool:
@@ -627,33 +514,32 @@ def find_shape(response: Any) -> Shape:
 
     Raises `ResponseShapeError`, which names its type, if it holds no readable list of passages.
     """
-    path = _find_list_path(response)
-    if columns := _find_columns(response, path):
-        return Shape(partial(_read_columns, columns), partial(_rebuild_columns, columns))
-    return Shape(lambda other: _get(other, path) or (), partial(_rebuild_list, path))
-
-
-def _rebuild_list(path: Path, response: Any, items: Sequence[Any]) -> Any:
-    try:
-        return _replace(response, path, partial(_refill, items=items))
-    except ResponseShapeError:
-        raise
-    except Exception as error:
-        # The class of the response may refuse a copy in any way.
-        raise _build_shape_error(response) from error
+    columns = _find_columns(response, _find_list_path(response))
+    return Shape(partial(_read_columns, columns), partial(_rebuild_columns, columns))
 
 
 def _read_columns(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
-    """Return an item per place in the *columns* of *response*: a dict of the values there."""
-    lists = [_get(response, path) for path in columns]
+    """Return an item per place in the *columns* of *response*: a dict of the values there.
+
+    The items in a single column are whole passages.
+    """
+    lists: list[Sequence[Any]] = [_get(response, path) or () for path in columns]
+    if len(lists) == 1:
+        return lists[0]
     rows = zip(*lists, strict=True)
     return [dict(zip(columns.values(), row, strict=True)) for row in rows]
 
 
 def _rebuild_columns(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -> Any:
-    for path, field in columns.items():
-        response = _rebuild_list(path, response, [item.get(field) for item in items])
-    return response
+    rebuilt = response
+    try:
+        for path, field in columns.items():
+            values = items if len(columns) == 1 else [item.get(field) for item in items]
+            rebuilt = _replace(rebuilt, path, partial(_refill, items=values))
+    except Exception as error:
+        # The class of the response may refuse a copy in any way.
+        raise _build_shape_error(response) from error
+    return rebuilt
 
 
 def _find_list_path(response: Any) -> Path:
@@ -670,11 +556,10 @@ def _find_list_path(response: Any) -> Path:
                 return path
         elif path and value is None:
             empty_path = empty_path or path
-    # Chroma returns the ids and metadata of all passages, and texts only on request.
-    for name in ("metadatas", "ids") if isinstance(response, Mapping) else ():
-        path = _unnest((name,), fields.get(name))
-        items = _get(fields, path)
-        if _is_list(items) and not any(map(_is_list, items)):
+    # Chroma always returns the ids of all passages, and texts only on request.
+    if isinstance(response, Mapping) and _is_list(ids := fields.get("ids")):
+        path = _unnest(("ids",), ids)
+        if not any(map(_is_list, _get(fields, path))):
             return path
     if not empty_path:
         problem = "no list of passages was found in a response of type"
@@ -684,47 +569,45 @@ def _find_list_path(response: Any) -> Path:
 
 def _unnest(path: Path, value: Any) -> Path:
     """Return the path to the only list in *value* if it is a column of Chroma for one query."""
-    inner = value[0] if _is_list(value) and len(value) == 1 and path[0] in _COLUMNS else None
+    inner = value[0] if len(value) == 1 and path[0] in _COLUMNS else None
     return (*path, 0) if _is_list(inner) and not _is_scored_pair(inner) else path
 
 
 def _can_hold_passages(items: Sequence[Any]) -> bool:
-    """Return whether *items* is empty, or its first item has an id or a text."""
-    if not len(items):
-        return True
-    if isinstance(items[0], str):
-        return any(isinstance(it, str) and _has_words(it) for it in items)
+    """Return whether *items* is empty, or one of its first items has an id or a text."""
     with suppress(ResponseShapeError):
-        passage = read_passage(items[0])
-        return bool(passage.id or passage.text or list_texts(passage))
+        passages = _Reader().read_all(list(islice(items, _MOST_SAMPLES)))
+        return not passages or any(it.id or has_text(it) or list_texts(it) for it in passages)
     return False
 
 
-def _find_columns(response: Any, path: Path) -> Mapping[Path, str]:
+def _find_columns(response: Any, path: Any) -> Mapping[Path, str]:
     """Return the paths to the lists with a field of each passage, and the names of the fields.
 
     *path* leads to one of the lists. For Chroma, the result is ``{("ids", 0): "id", ("documents",
-    0): "document", ...}``. It is empty if the list at *path* holds whole passages.
+    0): "document", ...}``. Only *path* is returned if its list holds whole passages.
     """
     # All lists are fields of the response itself. A 0 leads to the list of the only query.
     own, *inner = path or ("",)
     lists = list_fields(response)
     passages = _get(lists, path)
     if not path or inner not in ([], [0]) or not _is_list(passages):
-        return {}
-    # Whole passages need no list of texts beside them, but texts, ids and metadata do.
-    is_bare = own in ("ids", "metadatas") or any(isinstance(it, str) for it in passages[:1])
+        return {path: own}
+    # Whole passages need no list of texts beside them, but texts and ids do.
+    is_bare = own == "ids" or any(isinstance(item, str) for item in passages[:1])
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))
-        if _get_kind(values) not in ("list", "array") or len(values) != len(passages):
+        if isinstance(values, str | Mapping) or not hasattr(values, "__len__"):
             continue
-        if name == own or name in _COLUMNS:
+        if len(values) != len(passages):
+            continue
+        if _is_list(values) and (name == own or name in _COLUMNS):
             columns[name, *inner] = _COLUMNS.get(name, "document")
         elif len(values) and name != "included" and (is_bare or all(map(_is_number, values))):
             problem = f"another list may run parallel to {own!r} in a response of type"
             raise _build_shape_error(response, problem)
-    return columns if len(columns) > 1 else {}
+    return columns
 
 
 # --- copies with another value --------------------------------------------------------------------
@@ -735,7 +618,15 @@ def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
     if not path:
         return change(holder)
     name, *inner = path
-    copied = _copy_with(holder, name, _replace(_get_field(holder, name), inner, change))
+    value = _replace(_get(holder, (name,)), inner, change)
+    if isinstance(name, int):
+        return _refill(holder, [*holder[:name], value, *holder[name + 1 :]])
+    class_: Any = type(holder)
+    if _classify(class_) in ("mapping", "view") and not isinstance(holder, dict):
+        # A copy may share the dict, so a new object is built.
+        copied = class_({**list_fields(holder), name: value})
+    else:
+        copied = copy_with(holder, {name: value})
     if copied is holder or type(copied) is not type(holder):
         raise _build_shape_error(holder)
     return copied
@@ -748,13 +639,6 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
         return list(items)
     if class_ is tuple:
         return tuple(items)
-    if _get_kind(container) == "array":
-        # There is an array, so numpy is already loaded.
-        import numpy as np
-
-        # New texts may be longer than the old ones.
-        dtype = None if container.dtype.kind == "U" else container.dtype
-        return np.array(items, dtype=dtype).reshape(len(items), *container.shape[1:])
     filled: Any = copy.copy(container)
     attributes = getattr(container, "__dict__", {}).values()
     # Milvus keeps the ids and distances of its hits beside them.
@@ -764,42 +648,6 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
     filled.clear()
     filled.extend(items)
     return filled
-
-
-def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
-    """Return a copy of *holder* with *value* as its field *name*, or at the position *name*."""
-    class_: Any = type(holder)
-    if class_ is dict:
-        return {**holder, name: value}
-    if isinstance(name, int):
-        return _refill(holder, [*holder[:name], value, *holder[name + 1 :]])
-    if isinstance(holder, tuple):
-        return holder._replace(**{name: value})  # type: ignore[attr-defined]
-    if hasattr(class_, "__struct_fields__"):
-        fields = {field: getattr(holder, field) for field in class_.__struct_fields__}
-        return class_(**{**fields, name: value})
-    if _classify(class_) in ("mapping", "view") and not isinstance(holder, dict):
-        # A copy may share the dict, so a new object is built.
-        return class_({**list_fields(holder), name: value})
-    attributes = getattr(holder, "__dict__", {})
-    if isinstance(store := attributes.get("_data_store"), dict):
-        # The copy module cannot copy the models of Pinecone's older SDKs.
-        copied: Any = object.__new__(class_)
-        vars(copied).update(attributes, _data_store={**store, name: value})
-        return copied
-    descriptor = getattr_static(class_, name, None)
-    if hasattr(type(descriptor), "__set__") and not ismemberdescriptor(descriptor):
-        # Code of the class may write to data that a copy shares with the original.
-        raise TypeError(name)
-    copied = copy.copy(holder)
-    if copied is holder or (attributes and vars(copied) is attributes):
-        raise TypeError(name)
-    if isinstance(holder, dict):
-        copied[name] = value
-    else:
-        # Frozen classes raise an error in their own __setattr__, so the one of `object` is called.
-        object.__setattr__(copied, name, value)
-    return copied
 
 
 def _build_shape_error(

@@ -39,23 +39,49 @@ def replace_value_at_path(container: Any, path: Sequence[str], value: Any) -> An
         new |= dict.fromkeys(
             name for name in _BUNDLED_VECTORS if read_field(container, name) is not None
         )
-    if isinstance(container, Mapping):
-        return {**container, **new}
-    if isinstance(container, tuple):
-        return container._replace(**new)  # type: ignore[attr-defined]  # a named one
-    if (change := getattr(container, "model_copy", None)) is not None and hasattr(
-        container, "model_fields_set"
-    ):
-        # `model_copy` records that the field was set, so that pydantic also writes it with
-        # `exclude_unset`.
-        return change(update=new)
-    duplicate = copy.copy(container)
-    for name, field in new.items():
-        try:
-            setattr(duplicate, name, field)
-        except (AttributeError, TypeError, ValueError):  # frozen
-            object.__setattr__(duplicate, name, field)
-    return duplicate
+    return copy_with(container, new)
+
+
+def copy_with(holder: Any, new: Mapping[str, Any]) -> Any:
+    """Return a copy of *holder*, an object of any kind, with other values of the fields in *new*.
+
+    Raises an exception if *holder* cannot be copied.
+    """
+    class_: Any = type(holder)
+    if class_ is dict or (isinstance(holder, Mapping) and not isinstance(holder, dict)):
+        return {**holder, **new}
+    if isinstance(holder, tuple):
+        return holder._replace(**new)  # type: ignore[attr-defined]  # a named one
+    if hasattr(class_, "__struct_fields__"):
+        fields = {name: getattr(holder, name) for name in class_.__struct_fields__}
+        return class_(**{**fields, **new})
+    if hasattr(class_, "model_fields") and hasattr(class_, "model_copy"):
+        # It records that the fields were set, so that `exclude_unset` keeps them.
+        return holder.model_copy(update=new)
+    return _copy_object(holder, new)
+
+
+def _copy_object(holder: Any, new: Mapping[str, Any]) -> Any:
+    attributes = getattr(holder, "__dict__", {})
+    if isinstance(data := attributes.get("_data_store"), dict):
+        # The copy module cannot copy the models of Pinecone's older SDKs.
+        copied = object.__new__(type(holder))
+        vars(copied).update(attributes, _data_store={**data, **new})
+        return copied
+    copied = copy.copy(holder)
+    if copied is holder or (attributes and vars(copied) is attributes):
+        raise TypeError(f"{type(holder).__name__} cannot be copied")
+    if isinstance(copied, dict):
+        copied.update(new)
+        return copied
+    for name, value in new.items():
+        descriptor = inspect.getattr_static(type(holder), name, None)
+        if hasattr(type(descriptor), "__set__") and not inspect.ismemberdescriptor(descriptor):
+            # Code of the class, such as an ORM's, may write to data that both copies share.
+            raise TypeError(f"{type(holder).__name__}.{name} cannot be replaced")
+        # Frozen classes raise an error in their own __setattr__.
+        object.__setattr__(copied, name, value)
+    return copied
 
 
 def read_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import time
 from collections import UserDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
@@ -631,35 +629,6 @@ def test_the_fields_that_the_settings_name_hold_the_id_the_text_and_the_score(
     assert [match.id for match in found.matches] == [IDS[place] for place in ORDER]
     assert [match.text for match in found.matches] == [TEXTS[place] for place in ORDER]
     assert [match.score for match in found.matches] == [SCORES[place] for place in ORDER]
-
-
-# --- mappings that are slow ----------------------------------------------------------------------
-
-
-class Slow(Mapping[str, Any]):
-    reads = 0
-
-    def __init__(self, fields: int) -> None:
-        self.fields = fields
-
-    def __getitem__(self, key: str) -> Any:
-        Slow.reads += 1
-        time.sleep(0.005)
-        return 2024
-
-    def __iter__(self) -> Any:
-        return (f"f{n}" for n in itertools.count())
-
-    def __len__(self) -> int:
-        return self.fields
-
-
-def test_metadata_without_end_is_read_for_a_bounded_time() -> None:
-    rows = [{"id": str(n), "text": "leave is days", "metadata": Slow(60)} for n in range(50)]
-    Slow.reads = 0
-    found = qtm.QueryMiddleware().wrap(lambda query: rows).retrieve("How much leave in 2024?")
-    assert Slow.reads < 200
-    assert (len(found.response), found.status) == (50, "full")
 
 
 # --- laws -----------------------------------------------------------------------------------------
