@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from inspect import getmembers_static, isawaitable, ismemberdescriptor
 from itertools import chain, islice
 from math import isfinite
@@ -123,7 +123,7 @@ def read_response(
         items = shape.items(response)
         if not _is_list(items):
             raise _build_shape_error(items, "read= must return a list of items, not")
-        namespace = str(_get(response, ("namespace",)) or DEFAULT_NAMESPACE)
+        namespace = str(_get_field(response, "namespace") or DEFAULT_NAMESPACE)
         passages = _Reader(tuple(options.fields.items()), namespace).read_all(items)
     except ResponseShapeError:
         raise
@@ -233,22 +233,23 @@ def list_fields(value: Any) -> dict[Any, Any]:
     # The models of Pinecone's older SDKs answer to any name, so only declared names count.
     declared = getattr(class_, "attribute_map", None)
     attributes = declared if isinstance(declared, dict) else getattr(value, "__dict__", ())
-    return {name: _get(value, (name,)) for name in _list_attributes(class_, tuple(attributes))}
+    return {name: _get_field(value, name) for name in _list_attributes(class_, tuple(attributes))}
 
 
-def _get(holder: Any, path: Path) -> Any:
-    """Return the value at *path*, which has names and positions; ``None`` if there is none."""
+def _get_field(holder: Any, name: Any) -> Any:
+    """Return the field *name* of *holder*, or the value at a position; ``None`` without one."""
+    class_: Any = type(holder)
     try:
-        for name in path:
-            class_: Any = type(holder)
-            if isinstance(name, int) or _classify(class_) == "mapping":
-                holder = holder[name]
-            else:
-                holder = getattr(holder, name, None)
+        if class_ is dict or isinstance(name, int) or _classify(class_) == "mapping":
+            return holder[name]
+        return getattr(holder, name, None)
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return None
-    return holder
+
+
+def _get(holder: Any, path: Path) -> Any:
+    return reduce(_get_field, path, holder)
 
 
 @lru_cache(1_024)
@@ -265,7 +266,7 @@ def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
         if name is None:
             return (), None
         path = (*path, name)
-        holder = _get(holder, (name,))
+        holder = _get_field(holder, name)
     return path, holder
 
 
@@ -618,7 +619,7 @@ def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
     if not path:
         return change(holder)
     name, *inner = path
-    value = _replace(_get(holder, (name,)), inner, change)
+    value = _replace(_get_field(holder, name), inner, change)
     if isinstance(name, int):
         return _refill(holder, [*holder[:name], value, *holder[name + 1 :]])
     class_: Any = type(holder)
