@@ -26,7 +26,7 @@ from qtmiddleware.types import (
 
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Term
-    from qtmiddleware.transforms.anchors import Anchors
+    from qtmiddleware.transforms.prompt import Anchors
 
 
 class Plan:
@@ -124,7 +124,7 @@ class Plan:
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
     def _find_date_anchors(self) -> Anchors | None:
-        from qtmiddleware.transforms.anchors import Anchors
+        from qtmiddleware.transforms.prompt import Anchors
 
         self._times = times = read_times(self.call.original, self.query.language, self.get_today)
         today = self.get_today() if times.needs_today else None

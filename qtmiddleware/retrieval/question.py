@@ -21,7 +21,7 @@ from qtmiddleware.transforms import (
     merge_transformations,
     parse_transformation,
 )
-from qtmiddleware.transforms.anchors import Anchors
+from qtmiddleware.transforms.prompt import Anchors
 from qtmiddleware.types import Degradation, Message, Trace, Transformation
 
 

@@ -6,21 +6,24 @@ its instruction, its version and its reply fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
-from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
+from qtmiddleware.catalogue import FILLED_BY, NOTHING, TEXT_FIELDS, TransformRow
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard_transformation
-from qtmiddleware.transforms.own import build_user_transform
-from qtmiddleware.transforms.prompt import GlossaryTerms
-from qtmiddleware.transforms.prompts import PROMPTS
+from qtmiddleware.transforms.prompt import GlossaryTerms, Transform, append_digest
+from qtmiddleware.transforms.prompts import PROMPTS, combined
 from qtmiddleware.transforms.replies import (
     NONE_NEEDED,
+    ORIGINAL,
     SAME,
     build_transformation,
     drop_duplicates,
+    find_repeats,
     is_within_limits,
     parse_transformation,
 )
@@ -50,9 +53,37 @@ def build_prompts(
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
-    transforms = [build_user_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
+    transforms = [_build_user_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
     return tuple(
         transform.build_prompt(settings, query, history, glossary) for transform in transforms
+    )
+
+
+# Equal rows share one transform, so that its prompt is built only once.
+@lru_cache(64)
+def _build_user_transform(row: TransformRow) -> Transform:
+    """Return the transform that a user defined as *row*.
+
+    Its reply fields, and its rules for the model, come from built-in prompts: the prompt for its
+    only field, or ``combined`` if it has several fields.
+    """
+
+    def adapt(settings: Settings) -> Mapping[str, Any]:
+        built_in = [PROMPTS[FILLED_BY[name]].adapted(settings) for name in row.fields]
+        fields = tuple(field for transform in built_in for field in transform.fields)
+        # If the prompt changes, the cache must not return a reply to the earlier prompt.
+        content = json.dumps([row.prompt, *(transform.version for transform in built_in)])
+        return {
+            "version": append_digest(f"{row.name}/own", content),
+            "fields": fields,
+            "rules": built_in[0].rules if len(built_in) == 1 else combined.RULES,
+        }
+
+    return Transform(
+        mode=row.name,
+        version=f"{row.name}/own",
+        instruction=row.prompt,
+        adapt=adapt,
     )
 
 

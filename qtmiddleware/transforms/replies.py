@@ -6,6 +6,7 @@ also be plain text: a line, a passage or a list.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +20,11 @@ from qtmiddleware.preprocessing.text import (
     cut_at_word,
     fold_text,
     normalise_text,
+    split_terms,
     split_words,
 )
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms import chatter
-from qtmiddleware.transforms.json_reading import read_json
 
 READ_CHARS: Final = 65_536
 """The maximum number of characters that are read of a reply."""
@@ -33,10 +34,26 @@ MAX_KEYWORD_CHARS: Final = 100
 """The maximum number of characters of a key term. Longer terms are dropped."""
 SAME: Final = "dropped: same as the query"
 """The note on a text that only repeats the question."""
+ORIGINAL: Final = -1
+"""The index that `find_repeats` returns for a text that repeats the original text."""
 NONE_NEEDED: Final = "none needed"
 """The note on a field that the model left empty on purpose."""
 
+_DECODER: Final = json.JSONDecoder(strict=False)
+_OPENING: Final = re.compile(r"[{\[](\s*+[\"'{\[])?")
+# Prose with more brackets is not read to its end, so that reading takes linear time.
+_MOST_OPENINGS: Final = 10
+_CHARACTERS: Final = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 _THOUGHT_CHARS: Final = 1_000_000
+# These words hardly change an embedding. Question words are left out: "who" and "when" ask for
+# different things.
+_LIGHT_WORDS: Final = frozenset(
+    """
+    a an the is are was were be been being do does did have has had of to in on at by for with and
+    or please der die das ein eine ist sind le la les un une des du est sont el los las una es son
+    de en il lo gli o os as um uma
+    """.split()  # noqa: SIM905
+)
 _MOST_TEXTS: Final = 500
 _FEW_WORDS: Final = 12
 _MESSAGES: Final = {
@@ -112,6 +129,29 @@ def drop_duplicates(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(distinct.values())
 
 
+def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
+    """Return, for each text, the index of the earlier text that it repeats.
+
+    The index is ``None`` for a new text, and `ORIGINAL` for a text that repeats *original*. Texts
+    repeat each other if they differ only in case, punctuation, word order or light words such as
+    "the".
+    """
+    places = {_build_key(original): ORIGINAL}
+    repeats: list[int | None] = []
+    for index, text in enumerate(texts):
+        key = _build_key(text)
+        repeats.append(places.get(key))
+        places.setdefault(key, index)
+    return repeats
+
+
+def _build_key(text: str) -> tuple[frozenset[str] | str, frozenset[str]]:
+    """Return what repeated texts share: their words, and the signs in names such as C++."""
+    words = frozenset(split_terms(text))
+    signs = frozenset(re.findall(r"\w[+#]+", text))
+    return words - _LIGHT_WORDS or words or normalise_text(text), signs
+
+
 def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
     """Return whether a prompt with *fields* can have *transformation* as its result.
 
@@ -145,6 +185,46 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
     thoughts = _THOUGHTS.match(text)
     answer = _SPECIAL_TOKEN.sub("", text[thoughts.end() :] if thoughts else text).strip()
     return answer, bool(thoughts) and not answer
+
+
+def read_json(text: str) -> tuple[list[Any], bool]:
+    """Return the outermost JSON objects and lists in *text*, and whether the last one is cut off.
+
+    A value that is cut off lacks its incomplete text.
+    """
+    text = _CHARACTERS.sub(" ", text)
+    values: list[Any] = []
+    position = 0
+    for _ in range(_MOST_OPENINGS):
+        opening = _OPENING.search(text, position)
+        if not opening:
+            break
+        position = opening.start()
+        try:
+            value, position = _DECODER.raw_decode(text, position)
+            values.append(value)
+        except (ValueError, RecursionError):
+            if (cut_value := _read_cut_json(text[position:])) is not None:
+                return [*values, cut_value], True
+            # What is inside broken JSON may be anything. Other brackets belong to prose.
+            if opening[1]:
+                break
+            position += 1
+    return values, False
+
+
+def _read_cut_json(text: str) -> Any:
+    """Return the value at the start of *text* without its incomplete text; ``None`` if none."""
+    # pydantic takes long to import, and most processes never see a reply that is cut off.
+    from pydantic_core import from_json
+
+    try:
+        from_json(text)
+    except ValueError as error:
+        # Other errors are mistakes: what follows them would be lost, or read as something else.
+        if str(error).startswith("EOF"):
+            return from_json(text, allow_partial=True)
+    return None
 
 
 class _Reading:

@@ -17,9 +17,8 @@ from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.governed import is_builtin_model
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.services import ModelOnly, Services, run
-from qtmiddleware.transforms.json_reading import read_json
 from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
-from qtmiddleware.transforms.replies import READ_CHARS, strip_thoughts
+from qtmiddleware.transforms.replies import READ_CHARS, read_json, strip_thoughts
 from qtmiddleware.types import Deadline
 
 

@@ -19,9 +19,8 @@ from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
 from qtmiddleware.runtime.services import ModelOnly, Services, run
 from qtmiddleware.transforms.chatter import is_chatter, is_refusal
-from qtmiddleware.transforms.json_reading import read_json
 from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_user_instruction
-from qtmiddleware.transforms.replies import strip_thoughts
+from qtmiddleware.transforms.replies import read_json, strip_thoughts
 from qtmiddleware.types import Deadline
 
 MODE: Final = "context"
