@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import ssl
-import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -42,9 +40,6 @@ if not os.environ.get("CI"):
 
 _PLACES = count(1)
 
-_TESTS = str(Path(__file__).parent)
-LONG_WAIT = 5.0
-"""Seconds from which on a wait is meant to end by what it waits for."""
 
 # Haystack tells its makers what is run, unless it is told not to before it is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
@@ -85,33 +80,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "not thorough" or collection_path.suffix != ".py":
         return None
     return bool(_IS_THOROUGH.search(collection_path.read_text(encoding="utf-8"))) or None
-
-
-@pytest.fixture(autouse=True)
-def no_wait_runs_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail a test in which a wait of the tests ended by its limit: the test would pass, and only be slow."""
-    ran_out: list[str] = []
-    wait, join = threading.Event.wait, threading.Thread.join
-
-    def tell(timeout: float | None, what: str) -> None:
-        caller = sys._getframe(2).f_code.co_filename
-        if timeout is not None and timeout >= LONG_WAIT and caller.startswith(_TESTS):
-            ran_out.append(f"{what} within {timeout} s, for which {caller} waits")
-
-    def wait_and_tell(event: threading.Event, timeout: float | None = None) -> bool:
-        if not (is_set := wait(event, timeout)):
-            tell(timeout, "an event was not set")
-        return is_set
-
-    def join_and_tell(thread: threading.Thread, timeout: float | None = None) -> None:
-        join(thread, timeout)
-        if thread.is_alive():
-            tell(timeout, f"{thread.name} did not end")
-
-    monkeypatch.setattr(threading.Event, "wait", wait_and_tell)
-    monkeypatch.setattr(threading.Thread, "join", join_and_tell)
-    yield
-    assert ran_out == []
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from threading import Event
-from typing import Any
 
 import pytest
 
-import qtmiddleware as qtm
-from qtmiddleware.providers import openai_client
 from tests.support.command_line import read_plain_environment
 from tests.support.model_server import ModelServer
 from tests.support.waiting import PATIENCE
@@ -72,29 +68,3 @@ def test_warming_up_sends_nothing_and_the_first_question_imports_nothing(
 def test_a_middleware_that_asks_no_model_of_ours_loads_no_client() -> None:
     with start(UNUSED) as process:
         assert process.communicate("", PATIENCE) == ("[]\n", "")
-
-
-async def test_making_the_client_is_not_waited_for_beyond_the_deadline(
-    model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release, make_client = Event(), openai_client.make_client
-    model_server.reply = {"rewrite": "health of Jaco"}
-
-    def make_slowly(**options: Any) -> Any:
-        release.wait(PATIENCE)
-        return make_client(**options)
-
-    async def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-        return [{"id": "a", "score": 0.5, "text": query}]
-
-    def wrap(ms: int) -> Any:
-        limits = {"llmTimeoutMs": ms, "deadlineMs": 2 * ms}
-        config = {"transformationType": "rewrite", "llm": {"baseUrl": model_server.url}}
-        return qtm.QueryMiddleware({**config, "limits": limits}).wrap(search)
-
-    monkeypatch.setattr(openai_client, "make_client", make_slowly)
-    found = await wrap(100).aretrieve("Is Jaco ill?")
-    assert [it["id"] for it in found.response] == ["a"]
-    assert [it.reason for it in found.degradations] == ["timeout"]
-    release.set()
-    assert (await wrap(60_000).aretrieve("Is Jaco ill?")).status == "full"

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from contextvars import Context
 from random import Random
 from threading import Barrier, Lock, Thread
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pytest
 
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
 from qtmiddleware.runtime.spending import Meter
 from tests.support.clock import Clock
@@ -128,23 +127,3 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
 
     assert sum(run_storm(probe)) > 0
     assert breaker.report()[:2] == (BreakerState.HALF_OPEN, 1)
-
-
-# --- what a function has shown --------------------------------------------------------------------
-
-
-def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() -> None:
-    gate, per_thread = Gate(), MAX_OBSERVED // THREADS
-
-    def decide(thread: int) -> list[tuple[dict[str, Any], Any]]:
-        drawn = Random(thread)
-        lists = [[drawn.random() for _ in range(10)] for _ in range(per_thread)]
-        return [(scores, gate.decide_model_call(scores, target_call_rate=0.3)) for scores in lists]  # type: ignore[misc]
-
-    decided = [it for results in run_storm(decide) for it in results]
-    decided.sort(key=lambda it: it[1].signals["observed"])
-    assert [it.signals["observed"] for _, it in decided] == list(range(THREADS * per_thread))
-    in_a_row = Gate()
-    assert [in_a_row.decide_model_call(scores, target_call_rate=0.3) for scores, _ in decided] == [
-        it for _, it in decided
-    ]

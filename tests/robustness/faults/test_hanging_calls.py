@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event
@@ -68,7 +67,6 @@ def by_vector(vector: Sequence[float], top_k: int = 4) -> Any:
 
 
 MULTI: dict[str, Any] = {"transformationType": "multi_query"}
-PATIENT: dict[str, Any] = {"limits": {"deadlineMs": 20_000, "llmTimeoutMs": 20_000}}
 RERANK: dict[str, Any] = {"rerank": {"enabled": True}}
 IN_VECTORS: dict[str, Any] = {"query_arg": "vector"}
 
@@ -129,18 +127,3 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
     assert bulkhead.refused > 0
     beside = await asyncio.wait_for(healthy.aretrieve(QUERY), PATIENCE)
     assert (beside.status, ids(beside.response)) == ("full", ids(plain(QUERY)))
-
-
-def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(
-    hanging: Hanging,
-) -> None:
-    config = {**MULTI, **PATIENT, "breaker": {"failures": 1}}
-    qm, search = wrapped(middleware(config, client=ScriptedModel(REPLY)))
-    qm.engine.bulkhead.in_use = MOST
-    for _ in range(3):
-        found = search.retrieve(QUERY)
-        assert refused(found)
-        assert (found.trace.llm_calls, found.trace.cost_usd) == (0, 0.0)
-    qm.engine.bulkhead.in_use = 0
-    assert search.retrieve(QUERY).status == "full"
-    gc.collect()

