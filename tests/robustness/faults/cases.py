@@ -42,8 +42,8 @@ SEARCHES: Final = (
 WAYS: Final = ("sync", "async")
 KINDS: Final = ("rewrite", "decompose", "all", "combined", "auto")
 
-BACKENDS: Final = ("query", "search", "function")
-"""``index.query`` with vectors, ``index.search`` with texts, and a function that returns the SDK's own classes."""
+BACKENDS: Final = ("search", "function")
+"""``index.search``, and a function that returns the SDK's own classes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,10 +93,6 @@ def expected(case: Case, draw: Draw) -> Expected:
     if case.search != "slow":
         lost = tuple(it for it in variants if it[1] in failing)
         troubles.update((f"search.{kind}", "failed") for kind, _ in lost)
-    elif draw.backend == "query" and draw.form and variants:
-        # The deadline is over when the original comes back; their vectors would be needed first.
-        lost = variants
-        troubles["embed", "timeout"] += 1
     else:
         lost = variants
         troubles.update((f"search.{kind}", "timeout") for kind, _ in lost)

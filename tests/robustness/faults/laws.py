@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from tests.robustness.faults.cases import Case, Draw
 from tests.robustness.faults.expected import expected
-from tests.robustness.faults.playing import Limits, Played, Player, Servers, arguments_of
-from tests.robustness.faults.world import QUERY, TEXTS, TOP_K, Row, rows
+from tests.robustness.faults.playing import Limits, Played, Player, Servers
+from tests.robustness.faults.world import QUERY, TOP_K, Row
 
 MOST_REPEATS: Final = 3
 
@@ -35,14 +35,6 @@ def judged(case: Case, draw: Draw, played: Played) -> Verdict:
             "unclosed" in complaint and wanted.raises and (case.model, case.way) == ("tls", "async")
         )
         verdict.check("left behind", is_foreign, complaint)
-    verdict.check(
-        "no mutation",
-        all(repr(it) == repr(was) for it, was in played.served),
-        "a response was changed",
-    )
-    verdict.check(
-        "no mutation", played.arguments == arguments_of(draw), f"arguments are {played.arguments!r}"
-    )
     if wanted.raises:
         _judge_error(verdict, played, draw)
         return verdict
@@ -55,7 +47,7 @@ def judged(case: Case, draw: Draw, played: Played) -> Verdict:
     _judge_account(verdict, played, case, draw)
     verdict.check("type", type(retrieval.response) is type(played.plain), type(retrieval.response))
     if type(retrieval.response) is type(played.plain):
-        _judge_rows(verdict, played, case, draw, alone=not wanted.came and not draw.evidence)
+        _judge_rows(verdict, played, alone=not wanted.came and not draw.evidence)
     return verdict
 
 
@@ -82,36 +74,13 @@ def _judge_account(verdict: Verdict, played: Played, case: Case, draw: Draw) -> 
     verdict.check("status", (retrieval.status == "full") == (not told), retrieval.status)
 
 
-def _judge_rows(verdict: Verdict, played: Played, case: Case, draw: Draw, *, alone: bool) -> None:
+def _judge_rows(verdict: Verdict, played: Played, *, alone: bool) -> None:
     """Never worse than the plain function, and the very same where no variant contributed."""
     got, plain = read(played.retrieval.response), read(played.plain)
+    seen = f"{_told(got)} in place of {_told(plain)}"
     if alone:
-        verdict.check(
-            "same as plain", repr(got) == repr(plain), f"{_told(got)} in place of {_told(plain)}"
-        )
-    verdict.check(
-        "as many as plain",
-        len(got) >= min(len(plain), TOP_K),
-        f"{len(got)} in place of {len(plain)}",
-    )
-    held, before = Counter(row[0] for row in got), Counter(row[0] for row in plain)
-    more = [name for name, number in held.items() if number > max(1, before[name])]
-    verdict.check("no new duplicates", not more, more)
-    scores = {name: repr(score) for name, score, _ in reversed(plain)}
-    changed = [row for row in got if row[0] in scores and repr(row[1]) != scores[row[0]]]
-    verdict.check("plain's scores", not changed, changed)
-    lists = [rows(case.search, draw.form, number, 1_000) for number in range(len(TEXTS))]
-    known = {repr(row) for found in lists for row in found}
-    # What only a variant found has no score for the question, and carries one that ends the
-    # question's own list.
-    passages = {(name, text) for found in lists for name, _, text in found}
-    ends = {repr(score) for _, score, _ in lists[0]}
-    made_up = [
-        row
-        for row in got
-        if repr(row) not in known and not ((row[0], row[2]) in passages and repr(row[1]) in ends)
-    ]
-    verdict.check("only what was found", not made_up, _told(got))
+        verdict.check("same as plain", repr(got) == repr(plain), seen)
+    verdict.check("as many as plain", len(got) >= min(len(plain), TOP_K), seen)
     ids = [(it.id, repr(it.score)) for it in played.retrieval.matches]
     same = [name for name, _ in ids] == [row[0] for row in got]
     verdict.check("matches are the response", same, ids)

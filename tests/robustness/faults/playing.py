@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import qtmiddleware as qtm
 from tests.robustness.faults.cases import Case, Draw
 from tests.robustness.faults.expected import broken
 from tests.robustness.faults.watching import Watch
-from tests.robustness.faults.world import NAMESPACE, QUERY, TOP_K, number_of, rows, seconds, vectors
+from tests.robustness.faults.world import NAMESPACE, QUERY, TOP_K, number_of, rows, seconds
 
 KEY: Final = "sk-faults0123456789"
 ROOT: Final = Path(__file__).parents[3]
@@ -50,9 +49,6 @@ class Played:
     plain_error: BaseException | None = None
     retrieval: Any = None
     error: BaseException | None = None
-    served: list[tuple[Any, Any]] = field(default_factory=list)
-    """Every response a function of ours returned, with a copy made at that moment."""
-    arguments: dict[str, Any] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
 
 
@@ -61,8 +57,6 @@ def arguments_of(draw: Draw) -> dict[str, Any]:
     common: dict[str, Any] = {"top_k": TOP_K, "filter": {"lang": {"$eq": "en"}}}
     if draw.backend == "search":
         return {"namespace": NAMESPACE, "inputs": {"text": QUERY}, **common}
-    if draw.backend == "query":
-        return {"vector": QUERY, "namespace": NAMESPACE, "include_metadata": True, **common}
     return {"query": QUERY, **common}
 
 
@@ -147,21 +141,21 @@ class Player:
             if self.draw.backend != "function":
                 kind: Any = AsyncIndex if awaits else Index
                 index = await enter(kind(host=self._host, api_key=KEY, ssl_verify=False))
-                function = getattr(index, self.draw.backend)
+                function = index.search
             client = None
             if self.draw.client == "given":
                 kind = openai.AsyncOpenAI if awaits else openai.OpenAI
                 client = await enter(kind(base_url=self._address, api_key=KEY, max_retries=0))
-            plain = partial(function, **self._plain_arguments())
+            plain = partial(function, **arguments_of(self.draw))
             played.plain, played.plain_error = await tried(plain)
             with self._environment():
                 middleware = await enter(qtm.QueryMiddleware(self._settings, client=client))
-                wrapped = middleware.wrap(function, **self._options)
+                wrapped = middleware.wrap(function)
                 if awaits:
                     played.watch.listens_to(asyncio.get_running_loop())
-                played.arguments = arguments_of(self.draw)
-                ask = partial(wrapped.aretrieve if awaits else wrapped.retrieve, **played.arguments)
-                played.retrieval, played.error = await tried(ask)
+                ask = wrapped.aretrieve if awaits else wrapped.retrieve
+                asked = partial(ask, **arguments_of(self.draw))
+                played.retrieval, played.error = await tried(asked)
                 if awaits:
                     await played.watch.tasks_left()
                 else:
@@ -203,16 +197,6 @@ class Player:
             },
         }
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"embed": vectors} if self.draw.backend == "query" else {}
-
-    def _plain_arguments(self) -> dict[str, Any]:
-        arguments = arguments_of(self.draw)
-        if self.draw.backend == "query":
-            arguments["vector"] = vectors([QUERY])[0]
-        return arguments
-
     def _function(self, query: str, top_k: int = TOP_K, filter: Any = None) -> Any:  # noqa: A002
         sleep(self.limits.pace * seconds(self.case.search, self.draw.form, number_of(query)))
         return self._found(query, top_k)
@@ -233,6 +217,4 @@ class Player:
             ScoredVector(id=name, score=score, metadata={"text": text})
             for name, score, text in found
         ]
-        response = QueryResponse(matches=matches, namespace=NAMESPACE)
-        self.played.served.append((response, copy.deepcopy(response)))
-        return response
+        return QueryResponse(matches=matches, namespace=NAMESPACE)

@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final
 
-from tests.robustness.faults.world import NAMESPACE, REPLIES, SUBS, TEXTS, rows, seconds
+from tests.robustness.faults.world import REPLIES, SUBS, number_of, rows, seconds
 from tests.support import completions
 
 SLOW_SECONDS: Final = 0.4
@@ -160,30 +160,17 @@ class Connection:
         return False
 
     async def _search(self, path: list[str], asked: dict[str, Any]) -> bool:
-        search, form, broken, *verb = path
-        is_query = verb == ["query"]
-        if is_query:
-            number, top_k = round(asked["vector"][0]), asked["topK"]
-        else:
-            text, top_k = asked["query"]["inputs"]["text"], asked["query"]["top_k"]
-            number = TEXTS.index(text) if text in TEXTS else -1
+        search, form, broken, *_ = path
+        text, top_k = asked["query"]["inputs"]["text"], asked["query"]["top_k"]
+        number = number_of(text)
         await asyncio.sleep(self.pace * seconds(search, int(form), number))
         if number < 0 or str(number) in broken.split(","):
             return await self._send(b'{"code": 5, "message": "no luck", "details": []}', 404)
-        found = rows(search, int(form), number, top_k)
-        body: dict[str, Any]
-        if is_query:
-            matches = [
-                {"id": name, "score": score, "metadata": {"text": text}}
-                for name, score, text in found
-            ]
-            body = {"matches": matches, "namespace": NAMESPACE, "usage": {"readUnits": 5}}
-        else:
-            hits = [
-                {"_id": name, "_score": score, "fields": {"text": text}}
-                for name, score, text in found
-            ]
-            body = {"result": {"hits": hits}, "usage": {"read_units": 5, "embed_total_tokens": 4}}
+        hits = [
+            {"_id": name, "_score": score, "fields": {"text": text}}
+            for name, score, text in rows(search, int(form), number, top_k)
+        ]
+        body = {"result": {"hits": hits}, "usage": {"read_units": 5, "embed_total_tokens": 4}}
         return await self._send(json.dumps(body).encode())
 
 

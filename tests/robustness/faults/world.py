@@ -65,11 +65,6 @@ def number_of(text: str) -> int:
     return TEXTS.index(text) if text in TEXTS else -1
 
 
-def vectors(texts: list[str]) -> list[list[float]]:
-    """A vector a text, which says which one it is."""
-    return [[float(number_of(text)), 1.0] for text in texts]
-
-
 def rows(search: str, form: int, number: int, top_k: int) -> list[Row]:
     """What the search for text *number* finds."""
     shift = 2 * number
