@@ -7,9 +7,8 @@ from contextlib import aclosing
 from typing import Self
 
 from qtmiddleware.answering.flow import AnswerFlow
-from qtmiddleware.runtime.io import IO, Threads, drive, make_async_io
+from qtmiddleware.runtime.io import IO, Bulkhead, Threads, drive, make_async_io
 from qtmiddleware.runtime.services import Performer, Services
-from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Answer, Retrieval
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from qtmiddleware.errors import ModelError, explain_client_errors
 from qtmiddleware.runtime.forking import MadeOnce, leave_to_parent, register_fork_reset
-from qtmiddleware.runtime.threads import run_in_thread
+from qtmiddleware.runtime.io import run_in_thread
 
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
 KEY_VARIABLE: Final = "OPENAI_API_KEY"

@@ -212,20 +212,16 @@ class Call:
                 "searches": trace.searches,
                 "llm_calls": trace.llm_calls,
             }
-        # A detail that only repeats the reason is left out.
-        details = {
-            f"{degradation.stage} {degradation.reason}": degradation.detail
-            for degradation in reversed(degradations)
-            if degradation.detail != degradation.reason
-        }
-        kinds = [f"{degradation.stage} {degradation.reason}" for degradation in degradations]
-        sentence = f"{operation} {trace.query_id} degraded"
+        reasons: dict[str, str] = {}
+        for degradation in degradations:
+            # A detail that only repeats the reason is left out.
+            detail = "" if degradation.detail == degradation.reason else degradation.detail
+            reasons.setdefault(f"{degradation.stage} {degradation.reason}", detail)
         self.engine.sampler.log(
             logger,
-            f"{operation} degraded",
-            kinds,
-            message=sentence,
-            details=details,
+            f"{operation}_degraded",
+            reasons,
+            message=f"{operation} {trace.query_id} degraded",
             **extra,
         )
 

@@ -227,14 +227,14 @@ class _Flow:
             original.text, search_width, narrow_by=self.plan.deadline, weight=original.weight
         )
         # This search takes one of the places for calls at once, as long as it runs.
-        self.services.taken.append(None)
+        self.services.busy += 1
         running = None if beside is None else self.services.io.start(beside)
         try:
             began = perf_counter()
             try:
                 response = await self._call_function(search)
             finally:
-                self.services.taken.pop()
+                self.services.busy -= 1
             seconds = perf_counter() - began
             if running is not None:
                 await running.get()
@@ -401,7 +401,12 @@ class _Flow:
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         summary = f"{type(error).__name__} inside qtmiddleware"
         self.call.engine.sampler.log(
-            logger, "nothing was improved", [summary], level=logging.ERROR, **extra
+            logger,
+            "nothing_was_improved",
+            {summary: ""},
+            message="nothing was improved",
+            level=logging.ERROR,
+            **extra,
         )
         logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **extra)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
 from qtmiddleware.retrieval.confidence import measure_leading_coverage
-from qtmiddleware.runtime.cache import hash_key
+from qtmiddleware.runtime.cache import follow_flight, hash_key
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.types import Deadline, Decision, Degradation, Transformation
 
@@ -61,7 +61,7 @@ class TransformStage:
         remembered = (
             None
             if self._key is None
-            else self._cache.local.get(self._key, is_counted=should_count_lookup)
+            else self._cache.get(self._key, is_counted=should_count_lookup)
         )
         if remembered is not None:
             self._trace.cache_hits += 1
@@ -75,13 +75,13 @@ class TransformStage:
         return transformation
 
     async def _share_result(self, services: Services, llm_deadline: Deadline) -> Transformed:
-        flights, key, io = self._cache.flights, self._key, services.io
+        cache, key, io = self._cache, self._key, services.io
         if key is None:
             return await self._get_cached_or_new_transformation(services, llm_deadline)
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
         while True:
-            flight, is_leader = flights.join_flight(key, llm_deadline.at + _GRACE)
+            flight, is_leader = cache.join_flight(key, llm_deadline.at + _GRACE)
             if is_leader:
                 shared: Transformed | None = None
                 try:
@@ -93,8 +93,8 @@ class TransformStage:
                     return result
                 finally:
                     # Even if this question is cancelled, its followers must not wait any longer.
-                    flights.land_flight(key, flight, shared)
-            landed: Transformed | None = await flight.wait(io, llm_deadline)
+                    cache.land_flight(key, flight, shared)
+            landed: Transformed | None = await follow_flight(flight, io, llm_deadline)
             if landed is not None or llm_deadline.passed:
                 break
         self._record_skipped_model_call("shared")
@@ -126,7 +126,7 @@ class TransformStage:
         )
         degradations = tuple(self._question.reply_degradations)
         if self._key is not None and not transformation.is_empty and not degradations:
-            self._cache.local.put(self._key, transformation)
+            self._cache.put(self._key, transformation)
             if self._cache.shared is not None:
                 await self._cache.shared.write(
                     services.io,
@@ -165,7 +165,7 @@ class TransformStage:
             self._degradations.append(Degradation("cache", "unreadable"))
             return None
         self._trace.cache_hits += 1
-        self._cache.local.put(self._key, transformation)
+        self._cache.put(self._key, transformation)
         return transformation
 
     def _record_skipped_model_call(self, reason: str) -> None:

@@ -3,98 +3,118 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict
 from functools import cache, partial
 from time import monotonic
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
-from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import CacheSettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Cache
-from qtmiddleware.runtime.forking import make_lock
+from qtmiddleware.runtime.forking import register_fork_reset
 from qtmiddleware.runtime.io import IO
-from qtmiddleware.runtime.single_flight import SingleFlight
 from qtmiddleware.types import Deadline, Degradation, Transformation
-
-V = TypeVar("V")
 
 MAX_SECONDS: Final = 0.25
 """How long a question waits for a read, and for a write, in seconds."""
 
-MAX_CHARS: Final = 1 << 20
-"""The length of the longest value that is written to a shared cache or read, in characters."""
 
+class TransformationCache:
+    """The transformations that one middleware has cached or is making now. Thread-safe.
 
-class TTLCache(Generic[V]):
-    """A thread-safe cache of the *max_entries* most recently used values, for *ttl_seconds* each.
+    Callers who need the same transformation at the same time share a flight: one of them, the
+    leader, makes it for all. The callers may use different event loops.
 
-    Both limits may be changed. *hits* and *misses* count how often `get` returned a value and
-    ``None``.
+    Attributes:
+        options: The settings: the most recently used transformations are kept, each for a time.
+        shared: A cache that several processes share; ``None`` if there is none.
+        hits, misses: How often `get` returned a transformation and ``None``.
     """
 
     def __init__(
         self,
-        max_entries: int,
-        ttl_seconds: float,
+        options: CacheSettings,
+        shared: SharedCache | None = None,
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.max_entries, self.ttl_seconds = max_entries, ttl_seconds
+        self.options = options
+        self.shared = shared
         self.hits = self.misses = 0
         self._clock = clock
-        self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
-        self._lock = make_lock()
+        self._entries: OrderedDict[Hashable, tuple[float, Transformation]] = OrderedDict()
+        self.reset_state()
+        register_fork_reset(self)
 
-    def get(self, key: Hashable, *, is_counted: bool = True) -> V | None:
-        """Return the value stored under *key*; ``None`` if there is none or it has expired."""
+    def reset_state(self) -> None:
+        """Forget all flights after a fork, because only the parent process continues them."""
+        self._lock = threading.Lock()
+        # By key: the flight, and until when its leader may take.
+        self._flights: dict[Hashable, tuple[Future[Any], float]] = {}
+
+    def get(self, key: Hashable, *, is_counted: bool = True) -> Transformation | None:
+        """Return what is stored under *key*; ``None`` if there is nothing or it has expired."""
         with self._lock:
-            since, value = self._entries.pop(key, (float("-inf"), None))
-            is_hit = since + self.ttl_seconds > self._clock()
+            since, transformation = self._entries.pop(key, (float("-inf"), None))
+            is_hit = since + self.options.ttl_seconds > self._clock()
             if is_counted:
                 self.hits += is_hit
                 self.misses += not is_hit
-            if not is_hit or value is None:
+            if not is_hit or transformation is None:
                 return None
             # The first entry is always the least recently used one.
-            self._entries[key] = since, value
-            return value
+            self._entries[key] = since, transformation
+            return transformation
 
-    def put(self, key: Hashable, value: V) -> None:
-        """Store *value* under *key*."""
+    def put(self, key: Hashable, transformation: Transformation) -> None:
+        """Store *transformation* under *key*."""
         with self._lock:
             self._entries.pop(key, None)
-            self._entries[key] = self._clock(), value
-            while len(self._entries) > self.max_entries:
+            self._entries[key] = self._clock(), transformation
+            while len(self._entries) > self.options.max_entries:
                 self._entries.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def join_flight(self, key: Hashable, latest: float) -> tuple[Future[Any], bool]:
+        """Return the flight for *key*, and whether the caller leads it and has to land it.
 
-class TransformationCache:
-    """The transformations that one middleware has cached or is making now."""
+        A leader may take until *latest*. An overdue leader was stopped, for example with its event
+        loop, so the next caller leads a new flight.
+        """
+        with self._lock:
+            flight, end = self._flights.get(key, (None, 0.0))
+            if flight is not None and monotonic() < end:
+                return flight, False
+            flight = Future()
+            self._flights[key] = flight, latest
+            return flight, True
 
-    def __init__(self, settings: Settings, shared: SharedCache | None = None) -> None:
-        options = settings.cache
-        self.local = TTLCache[Transformation](options.max_entries, options.ttl_seconds)
-        self.flights = SingleFlight()
-        self.shared = shared
+    def land_flight(self, key: Hashable, flight: Future[Any], result: Any) -> None:
+        """End *flight* and give *result* to its followers; ``None`` if the leader gave up.
 
-    def apply_settings(self, settings: Settings) -> None:
-        """Apply new *settings*. Cached and running transformations are kept."""
-        self.local.max_entries = settings.cache.max_entries
-        self.local.ttl_seconds = settings.cache.ttl_seconds
-        if self.shared is not None:
-            self.shared.pause_seconds = settings.breaker.seconds
+        After ``None``, a follower may become the leader.
+        """
+        with self._lock:
+            # If this flight was overdue, another caller may lead a new one. The new one stays.
+            if self._flights.get(key, (None,))[0] is flight:
+                del self._flights[key]
+        flight.set_result(result)
 
 
-def hash_key(cache_key: Hashable) -> str:
-    """Return the key of *cache_key* in a shared cache, which hides the question in it."""
-    import hashlib
-
-    return "qtm:" + hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()
+async def follow_flight(flight: Future[Any], io: IO, deadline: Deadline) -> Any:
+    """Return the leader's result; ``None`` if the leader gave up or is not done in time."""
+    mailbox = io.mailbox()
+    flight.add_done_callback(lambda _: mailbox.put(flight.result()))
+    with suppress(TimeoutError):
+        return await mailbox.get(deadline)
+    return None
 
 
 class SharedCache:
@@ -123,7 +143,7 @@ class SharedCache:
         value = await self._call(io, partial(self._cache.get, key), deadline, degradations)
         if value is None:
             return None
-        transformation = decode_transformation(value, key)
+        transformation = _decode_transformation(value, key)
         if transformation is None:
             degradations.append(Degradation("cache", "unreadable"))
         return transformation
@@ -137,11 +157,11 @@ class SharedCache:
         deadline: Deadline,
         degradations: list[Degradation],
     ) -> None:
-        """Store *transformation* under *key* for *ttl_seconds*, unless it is too long."""
-        value = encode_transformation(transformation, key)
-        if len(value) <= MAX_CHARS:
-            call = partial(self._cache.set, key, value, ttl_seconds)
-            await self._call(io, call, deadline, degradations)
+        """Store *transformation* under *key* for *ttl_seconds*."""
+        # With its key, as a cache that mixes keys up would answer another question.
+        value = json.dumps({"key": key, **asdict(transformation)})
+        call = partial(self._cache.set, key, value, ttl_seconds)
+        await self._call(io, call, deadline, degradations)
 
     async def _call(
         self,
@@ -164,26 +184,22 @@ class SharedCache:
         return None
 
 
-def encode_transformation(transformation: Transformation, key: str) -> str:
-    """Return *transformation* as JSON, with *key*. Empty fields are omitted."""
-    fields = _build_adapter().dump_python(transformation, exclude_defaults=True)
-    return json.dumps({"key": key, **fields}, separators=(",", ":"))
+def hash_key(cache_key: Hashable) -> str:
+    """Return the key of *cache_key* in a shared cache, which hides the question in it."""
+    import hashlib
+
+    return "qtm:" + hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def decode_transformation(value: Any, key: str) -> Transformation | None:
-    """Return the transformation that `encode_transformation` encoded as *value* with *key*."""
-    if not isinstance(value, str | bytes) or len(value) > MAX_CHARS:
-        return None
+def _decode_transformation(value: Any, key: str) -> Transformation | None:
     try:
         fields = json.loads(value)
-        # A cache that returns the value of another key would answer another question.
-        if not isinstance(fields, dict) or fields.pop("key", None) != key:
+        if fields.pop("key") != key:
             return None
         transformation: Transformation = _build_adapter().validate_python(fields)
-    except (ValueError, RecursionError):
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         return None
-    is_known = fields.keys() <= {*TEXT_FIELDS, "notes"}
-    return transformation if is_known and not transformation.is_empty else None
+    return None if transformation.is_empty else transformation
 
 
 @cache

@@ -6,20 +6,16 @@ Release It!, 2007.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from time import monotonic
 from typing import Final
 
-from qtmiddleware.runtime.forking import register_fork_reset
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 logger: Final = get_logger("qtmiddleware")
-
-PROBE_WAIT_SECONDS: Final = 1e-3
-"""The value of `Breaker.wait_seconds` while a probe is running, because its end is unknown."""
 
 
 class BreakerState(StrEnum):
@@ -32,10 +28,9 @@ class BreakerState(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """One call that a `Breaker` allowed. *openings* counts how often it had opened before."""
+    """One call that a `Breaker` allowed."""
 
     breaker: Breaker
-    openings: int
     is_probe: bool
     is_over: bool = False
 
@@ -45,8 +40,7 @@ class Attempt:
         *has_failed* is ``None`` if the result is unknown, because the caller stopped waiting. The
         service asked for *pause_seconds* (Retry-After).
         """
-        if not self.is_over:
-            self.breaker.end_attempt(self, has_failed, pause_seconds or 0.0)
+        self.breaker.end_attempt(self, has_failed, pause_seconds or 0.0)
 
 
 class Breaker:
@@ -54,8 +48,7 @@ class Breaker:
 
     Then a single call, the probe, tests the service. If *max_failures* is 0, the breaker never
     opens. If the service asks for a pause (Retry-After), the breaker opens for the pause, and no
-    probe follows, because the service is working. A call that began before the breaker last opened
-    says nothing new.
+    probe follows, because the service is working.
 
     A breaker with a *name* logs a warning when it opens, and when a probe closes it. Thread-safe.
     """
@@ -68,57 +61,39 @@ class Breaker:
         clock: Callable[[], float] = monotonic,
         name: str = "",
     ) -> None:
+        self.max_failures, self.open_seconds = max_failures, open_seconds
         self._name = name
         self._sampler = LogSampler(clock=clock)
-        self._max_failures, self._open_seconds = max_failures, open_seconds
         self._clock = clock
+        self._lock = make_lock()
         self._failures_in_row = 0
-        self._openings = 0
         # No call is allowed before this time. After a pause all calls are allowed again, but after
         # too many failures only the probe is.
         self._open_until = float("-inf")
         self._needs_probe = False
-        self.reset_state()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Forget the probe after a fork, because it belongs to the parent process."""
-        self._lock = threading.Lock()
-        self._probe: Attempt | None = None
-
-    def change_limits(self, max_failures: int, open_seconds: float) -> None:
-        """Set new limits. If *max_failures* is 0, the breaker closes."""
-        with self._lock:
-            self._max_failures, self._open_seconds = max_failures, open_seconds
-            if not max_failures:
-                self._open_until, self._needs_probe, self._probe = float("-inf"), False, None
 
     def report(self) -> tuple[BreakerState, int, int, float]:
         """Return the breaker's state and counts, as `Health` shows them."""
-        seconds = self._remaining_seconds
+        seconds = self.wait_seconds
         state = BreakerState.HALF_OPEN if self._needs_probe else BreakerState.CLOSED
         if seconds:
             state = BreakerState.OPEN
-        return state, self._failures_in_row, self._max_failures, seconds
+        return state, self._failures_in_row, self.max_failures, seconds
 
     @property
     def wait_seconds(self) -> float:
         """The number of seconds until the next call is allowed; 0 if a call is allowed now."""
-        return self._remaining_seconds or (PROBE_WAIT_SECONDS if self._probe is not None else 0.0)
-
-    @property
-    def _remaining_seconds(self) -> float:
-        return max(0.0, self._open_until - self._clock())
+        return max(0.0, self._open_until - self._clock()) if self.max_failures else 0.0
 
     def begin_attempt(self) -> Attempt | None:
         """Return an `Attempt` if a call is allowed now, else ``None``."""
         with self._lock:
             if self.wait_seconds:
                 return None
-            attempt = Attempt(self, self._openings, self._needs_probe)
-            if attempt.is_probe:
-                self._probe = attempt
-            return attempt
+            if self._needs_probe:
+                # Other calls wait for the probe's end, or for as long as after a failure.
+                self._open_until = self._clock() + self.open_seconds
+            return Attempt(self, self._needs_probe)
 
     def end_attempt(self, attempt: Attempt, has_failed: bool | None, pause: float) -> None:
         """Learn how *attempt* ended, and log if this opens or closes the breaker."""
@@ -126,38 +101,37 @@ class Breaker:
             change = self._record_end(attempt, has_failed, pause)
         # Logged without the lock, because a log handler may be slow, or may ask the breaker.
         if change and self._name:
-            seconds = round(self._remaining_seconds, 3)
+            seconds = round(self.wait_seconds, 3)
+            note = f"no calls for {seconds:g} s" if seconds else ""
             self._sampler.log(
                 logger,
                 f"breaker {change}",
-                [self._name],
+                {self._name: note},
                 message=f"the circuit breaker {change}",
-                details={self._name: f"no calls for {seconds:g} s"} if seconds else {},
                 model=self._name,
                 seconds=seconds,
             )
 
     def _record_end(self, attempt: Attempt, has_failed: bool | None, pause: float) -> str:
         """Return ``opened`` or ``closed`` if the end of *attempt* changes the state."""
-        # Two threads may end an attempt: one performs it, the other stops waiting for it.
-        is_news = not attempt.is_over and attempt.openings == self._openings
+        # Two threads may end an attempt: one performs it, the other stops waiting for it. A call
+        # that began before the breaker opened says nothing new.
+        is_news = not attempt.is_over and attempt.is_probe == self._needs_probe
         attempt.is_over = True
-        if attempt is self._probe:
-            self._probe = None
-        if not is_news or has_failed is None:
+        if not is_news or not self.max_failures:
+            return ""
+        if attempt.is_probe:
+            self._open_until = float("-inf")
+        if has_failed is None:
             return ""
         if not has_failed:
-            was_open, self._needs_probe = self._needs_probe, False
             self._failures_in_row = 0
-            return "closed" if was_open else ""
-        if not self._max_failures:
-            return ""
+            self._needs_probe = False
+            return "closed" if attempt.is_probe else ""
         self._failures_in_row += 1
-        if attempt.is_probe or self._failures_in_row >= self._max_failures:
+        if attempt.is_probe or self._failures_in_row >= self.max_failures:
             self._needs_probe = True
-            pause = max(self._open_seconds, pause)
-        if pause <= 0:
-            return ""
-        self._openings += 1
-        self._open_until = self._clock() + pause
-        return "" if attempt.is_probe else "opened"
+            pause = max(self.open_seconds, pause)
+        if pause > 0:
+            self._open_until = self._clock() + pause
+        return "opened" if pause > 0 and not attempt.is_probe else ""

@@ -9,34 +9,24 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
 T = TypeVar("T")
 
 
-class Resettable(Protocol):
-    """An object that forgets the parent's threads, calls and clients in a forked process."""
-
-    def reset_state(self) -> None:
-        """Reset the object after a fork."""
-
-
 _locks: Final[WeakSet[threading.Lock]] = WeakSet()
-_resettables: Final[WeakSet[Resettable]] = WeakSet()
+_resettables: Final[WeakSet[Any]] = WeakSet()
 _left_to_parent: Final[list[object]] = []
 
 
-def register_fork_reset(resettable: Resettable) -> None:
+def register_fork_reset(resettable: Any) -> None:
     """Call *resettable*'s `reset_state` in every forked process, as long as the object exists."""
     _resettables.add(resettable)
 
 
 def make_lock() -> threading.Lock:
-    """Return a lock that is free in every forked process, even if the parent held it.
-
-    It is a real `threading.Lock`, because an interrupt inside a wrapper could leave a lock held.
-    """
+    """Return a lock that is free in every forked process, even if the parent held it."""
     lock = threading.Lock()
     _locks.add(lock)
     return lock
@@ -52,25 +42,21 @@ class MadeOnce(Generic[T]):
 
     def __init__(self) -> None:
         self._lock = make_lock()
-        self._made: T | None = None
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Leave the object to the parent process after a fork."""
-        leave_to_parent(self._made)
-        self._made = None
+        # A forked process keeps its parent's object, but never uses or closes it.
+        self._by_process: dict[int, T] = {}
 
     def get(self, make: Callable[[], T]) -> T:
         """Return the object, which *make* makes if there is none."""
         with self._lock:
-            if self._made is None:
-                self._made = make()
-            return self._made
+            process = os.getpid()
+            if process not in self._by_process:
+                self._by_process[process] = make()
+            return self._by_process[process]
 
     def close(self) -> None:
         """Close the object, if there is one. The next use makes a new one."""
         with self._lock:
-            made, self._made = self._made, None
+            made = self._by_process.pop(os.getpid(), None)
         if (close := getattr(made, "close", None)) is not None:
             close()
 

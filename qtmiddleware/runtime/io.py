@@ -4,6 +4,10 @@ A flow is an ordinary coroutine function that gets an `IO`. With `Tasks` it runs
 event loop. With `Threads` nothing that it awaits ever suspends, because every ``await`` blocks, so
 one ``send(None)`` drives it from its beginning to its end in the caller's thread. A caller in an
 event loop that is not asyncio's gets `Threads` too, and only its own function is really awaited.
+
+A running thread cannot be stopped: at the deadline the caller only stops waiting for it. The
+threads are daemons, so that a call that hangs does not keep the process from ending, as the threads
+of `ThreadPoolExecutor` and of `anyio.to_thread` do.
 """
 
 from __future__ import annotations
@@ -12,28 +16,22 @@ import asyncio
 import inspect
 import queue
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
-from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
-from qtmiddleware.runtime.threads import (
-    UNLIMITED,
-    Bulkhead,
-    Overloaded,
-    current_bulkhead,
-    run_in_thread,
-)
+from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.types import NEVER, Deadline
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 Ending = Literal["failed", "late", "cancelled"]
 Work = Callable[[], Awaitable[T]]
 """A piece of a flow's work: a function without parameters that returns an awaitable."""
@@ -41,8 +39,108 @@ Work = Callable[[], Awaitable[T]]
 DRAIN_SECONDS: Final = 0.02
 """How many seconds to wait for cancelled tasks to clean up. After that nobody waits for them."""
 
+MAX_THREADS: Final = 256
+IDLE_SECONDS: Final = 10.0
+
 CHECK_SECONDS: Final = 0.5
 """How long a thread waits at once. Ctrl-C does not end a wait that has just begun, but the next."""
+
+
+class Overloaded(ModelError):
+    """Raised if all threads of a middleware are busy. Its message quotes no query or passage."""
+
+
+class Bulkhead:
+    """A pool of at most *limit* daemon threads. An idle thread ends after 10 seconds.
+
+    If no thread is free, a call is rejected at once, because it could wait forever behind calls
+    that hang. Source: Nygard, Release It!, 2007.
+
+    Attributes:
+        refused: How many calls were rejected.
+        in_use: How many threads are in use now.
+    """
+
+    def __init__(self, limit: int = MAX_THREADS) -> None:
+        self.limit = limit
+        self.refused = 0
+        self.reset_state()
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Forget all threads after a fork, because they belong to the parent process."""
+        self._lock = threading.Lock()
+        self.in_use = 0
+        # How many threads wait for a task that nobody has put into the queue yet.
+        self._idle = 0
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def start(self, task: Callable[[], None]) -> None:
+        """Start *task* in a thread. Raise `ModelError` ``overloaded`` if no thread is free."""
+        if sys.is_finalizing():
+            # Threads stand still while the interpreter ends.
+            task()
+            return
+        with self._lock:
+            if self.in_use >= self.limit:
+                self.refused += 1
+                raise Overloaded(
+                    "overloaded", f"all {self.limit} threads of the middleware are busy"
+                )
+            self.in_use += 1
+            if self._idle:
+                self._idle -= 1
+                self._tasks.put(task)
+                return
+        thread = threading.Thread(
+            target=self._perform_tasks,
+            args=([task],),
+            name="qtmiddleware",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has no thread left, or the process ends.
+            if self.limit < sys.maxsize:
+                raise Overloaded("overloaded", "the system starts no more threads") from None
+            # The search for a question must always be made.
+            task()
+        finally:
+            # Ctrl-C may come before the thread is started. A started thread counts itself.
+            if thread.ident is None:
+                with self._lock:
+                    self.in_use -= 1
+
+    def _perform_tasks(self, first: list[Callable[[], None]]) -> None:
+        # A thread keeps its arguments, and an idle thread must keep nothing alive.
+        task: Callable[[], None] | None = first.pop()
+        while task is not None:
+            # A task handles its own errors; an error that escapes must not end the pool's thread.
+            with suppress(BaseException):
+                task()
+            task = None
+            with self._lock:
+                self.in_use -= 1
+                self._idle += 1
+            task = self._wait_for_task()
+
+    def _wait_for_task(self) -> Callable[[], None] | None:
+        """Return the next task; ``None`` if there is none for `IDLE_SECONDS`."""
+        while True:
+            with suppress(queue.Empty):
+                return self._tasks.get(timeout=IDLE_SECONDS)
+            with self._lock:
+                if self._tasks.empty():
+                    self._idle -= 1
+                    return None
+
+
+UNLIMITED: Final = Bulkhead(sys.maxsize)
+"""The threads for original searches, and for work that waits for other threads."""
+
+current_bulkhead: Final = ContextVar("current_bulkhead", default=UNLIMITED)
+"""The threads for the blocking calls of the running code: a middleware's own in its work."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -82,7 +180,12 @@ class Outcome(Generic[T]):
         """Return the value, or raise the error; `TimeoutError` if the work was late."""
         if self.has_succeeded:
             return self.value  # type: ignore[return-value]
-        raise self.error or TimeoutError("the work did not end in time")
+        error = self.error or TimeoutError("the work did not end in time")
+        try:
+            raise error
+        finally:
+            # Breaks a reference cycle: the error's traceback refers to this frame.
+            del self, error
 
 
 class Job:
@@ -92,11 +195,12 @@ class Job:
     flow's patience is registered here: a deadline, or the report of an operation.
     """
 
-    __slots__ = ("_on_end", "_reports", "began", "ending")
+    __slots__ = ("_began", "_on_end", "_reports", "ending", "task")
 
     def __init__(self, on_end: Callable[[Outcome[Any]], object]) -> None:
-        self.began = 0.0
         self.ending: Ending | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._began = perf_counter()
         # Two threads may end a job. `pop` is atomic, so only the first one reports the outcome.
         self._on_end = [on_end]
         self._reports: list[Callable[[Ending], object]] = []
@@ -124,9 +228,32 @@ class Job:
             self.ending = ending
             for report in self._reports:
                 report(ending)
-            now = perf_counter()
-            began = self.began or now
-            on_end(Outcome(late=True, seconds=now - began, began=began))
+            if self.task is not None:
+                # The call may be abandoned in another thread, or after its loop was closed.
+                with suppress(RuntimeError):
+                    self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+            seconds = perf_counter() - self._began
+            on_end(Outcome(late=True, seconds=seconds, began=self._began))
+
+    async def run(self, work: Work[Any], bulkhead: Bulkhead) -> None:
+        """Do *work* with the threads of *bulkhead*, unless nobody waits for it any more."""
+        if self.ending is not None:
+            return
+        _job.set(self)
+        current_bulkhead.set(bulkhead)
+        self._began = began = perf_counter()
+        try:
+            value = await work()
+        except BaseException as error:
+            self.finish(Outcome(error=error, seconds=perf_counter() - began, began=began))
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        else:
+            self.finish(Outcome(value, seconds=perf_counter() - began, began=began))
+
+    def start_thread(self, work: Work[Any], bulkhead: Bulkhead, context: Context) -> None:
+        """Do *work* in a thread of *bulkhead*. Raises `ModelError` if no thread is free."""
+        bulkhead.start(lambda: context.run(drive, self.run(work, bulkhead)))
 
 
 _job: Final[ContextVar[Job | None]] = ContextVar("job", default=None)
@@ -138,14 +265,12 @@ def on_abandon(report: Callable[[Ending], object]) -> None:
         job.on_abandon(report)
 
 
-class Beside(Protocol[T_co]):
-    """Work that runs beside its flow."""
-
-    async def get(self) -> T_co:
-        """Wait for the work's end and return its result, or raise its exception."""
-
-    async def cancel(self, *, in_generator: bool = False) -> None:
-        """Stop waiting for the work. Only an *in_generator* may await while it is being closed."""
+async def _drain(jobs: Sequence[Job], *, in_generator: bool = False) -> None:
+    """Give the cancelled tasks of *jobs* a moment to clean up."""
+    running = [job.task for job in jobs if job.task is not None and not job.task.done()]
+    # A coroutine that is being closed, for example because its loop was closed, must not await.
+    if running and (in_generator or not isinstance(sys.exception(), GeneratorExit)):
+        await asyncio.wait(running, timeout=DRAIN_SECONDS)
 
 
 class Mailbox(Generic[T]):
@@ -170,16 +295,64 @@ class Mailbox(Generic[T]):
                 raise TimeoutError
 
 
+class _LoopMailbox(Mailbox[T]):
+    """Carries items to a flow in an event loop, which stays free."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._arrived: deque[T] = deque()
+        self._waiter = self._loop.create_future()
+
+    def put(self, item: T) -> None:
+        self._arrived.append(item)
+        # If the loop was closed in the meantime, nobody waits any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self, deadline: Deadline) -> T:
+        while not self._arrived:
+            if deadline.passed:
+                raise TimeoutError
+            self._waiter = self._loop.create_future()
+            await asyncio.wait((self._waiter,), timeout=deadline.timeout)
+        return self._arrived.popleft()
+
+
+class Beside(Generic[T]):
+    """Work that runs beside its flow."""
+
+    def __init__(self, io: IO, work: Work[T]) -> None:
+        self._ended: Mailbox[Outcome[T]] = io.mailbox()
+        self._job = Job(self._ended.put)
+        # Not a thread of the bulkhead's: there are never more of these than callers.
+        io.launch(work, self._job, UNLIMITED)
+
+    async def get(self) -> T:
+        """Wait for the work's end and return its result, or raise its exception."""
+        return (await self._ended.get(Deadline())).get()
+
+    async def cancel(self, *, in_generator: bool = False) -> None:
+        """Stop waiting for the work. Only an *in_generator* may await while it is being closed."""
+        self._job.abandon("cancelled")
+        await _drain([self._job], in_generator=in_generator)
+
+
 class IO(ABC):
     """Does a flow's work, with threads of the *bulkhead*: see `Threads` and `Tasks`.
 
     *has_loop* says whether asyncio's event loop runs the flow. If not, models and embedders block.
     """
 
-    has_loop: bool
+    has_loop: ClassVar[bool]
+    mailbox: ClassVar[type[Mailbox[Any]]]
 
     def __init__(self, bulkhead: Bulkhead) -> None:
         self._bulkhead = bulkhead
+        # All work begins with the caller's variables, and sees nothing that other work sets.
         self._context = copy_context()
         # Another middleware may have made this call. The search for the question, which runs in
         # the caller's context, must always get a thread.
@@ -195,10 +368,13 @@ class IO(ABC):
         """Call a user's *function*, asynchronous or not; an awaitable may take *seconds* to end."""
 
     @abstractmethod
+    def launch(self, work: Work[Any], job: Job, bulkhead: Bulkhead) -> None:
+        """Begin *work* as *job*, in a context of its own."""
+
     def start(self, work: Work[T]) -> Beside[T]:
         """Begin *work* beside the caller."""
+        return Beside(self, work)
 
-    @abstractmethod
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
@@ -206,64 +382,118 @@ class IO(ABC):
 
         Work that has not ended at the *deadline* is late, and work that has not begun never does.
         """
+        outcomes: dict[int, Outcome[T]] = {}
+        ended = self.mailbox()
 
-    def make_mailbox(self) -> Mailbox[Any]:
-        """Return a new mailbox for this flow."""
-        return Mailbox()
+        def record_outcome(place: int, outcome: Outcome[T]) -> None:
+            outcomes[place] = outcome
+            ended.put(None)
 
-    def _copy_context(self) -> Context:
-        """Return the context for the flow's next work: a copy of the one it began with."""
-        is_own_work = current_bulkhead.get() is self._bulkhead
-        return copy_context() if is_own_work else self._context.copy()
-
-    async def attempt(self, work: Work[Any], job: Job) -> None:
-        """Do *work* as *job*, in a context of its own."""
-        _job.set(job)
-        current_bulkhead.set(self._bulkhead)
-        job.began = began = perf_counter()
+        jobs = [Job(partial(record_outcome, place)) for place in range(len(works))]
+        ending: Ending = "cancelled"
         try:
-            value = await work()
-        except BaseException as error:
-            job.finish(Outcome(error=error, seconds=perf_counter() - began, began=began))
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-        else:
-            job.finish(Outcome(value, seconds=perf_counter() - began, began=began))
+            with suppress(TimeoutError):
+                for place, work in enumerate(works):
+                    if place >= limit:
+                        await ended.get(deadline)
+                    if deadline.passed:
+                        break
+                    self.launch(work, jobs[place], self._bulkhead)
+                while len(outcomes) < len(works):
+                    await ended.get(deadline)
+            ending = "late"
+        finally:
+            for job in jobs:
+                job.abandon(ending)
+            await _drain(jobs)
+        return [outcomes[place] for place in range(len(works))]
 
 
 async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T]:
-    """Return the results of *works* in order. After an error, no other work begins."""
-    # Work that has not begun at a deadline never does.
+    """Return the results of *works* in order. The first error ends all works and is raised."""
     deadline = Deadline()
+    errors: list[BaseException] = []
 
     async def stop_at_error(work: Work[T]) -> T:
         try:
             return await work()
-        except BaseException:
+        except BaseException as error:
+            errors.append(error)
             deadline.cancel()
             raise
 
-    outcomes = await io.gather(
-        [partial(stop_at_error, work) for work in works],
-        deadline,
-        limit,
-    )
-    # Work that did not begin is late, because other work failed.
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
+    outcomes = await io.gather([partial(stop_at_error, work) for work in works], deadline, limit)
+    if errors:
+        raise errors[0]
     return [outcome.get() for outcome in outcomes]
 
 
+# --- the background loop --------------------------------------------------------------------------
+
+# An asynchronous client's connections end with the event loop that opened them. In a loop that
+# runs until the process ends, a caller without a loop can use them again.
+
+_lock: Final = make_lock()
+_threads: Final[list[_LoopThread]] = []
+
+
+class _LoopThread(threading.Thread):
+    def __init__(self) -> None:
+        super().__init__(name="qtmiddleware-loop", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self.start()
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+def _get_loop() -> asyncio.AbstractEventLoop:
+    """Return the running loop for the calling thread's coroutines."""
+    current = threading.current_thread()
+    with _lock:
+        # In a forked process, the parent's threads count as dead.
+        _threads[:] = [thread for thread in _threads if thread.is_alive()]
+        # A loop cannot wait for itself: code that runs in the shared loop gets another one.
+        depth = _threads.index(current) + 1 if current in _threads else 0
+        if depth == len(_threads):
+            _threads.append(_LoopThread())
+        return _threads[depth].loop
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def run_in_background_loop(awaitable: Awaitable[T], timeout: float = NEVER) -> T:
+    """Run *awaitable* in the background loop, and block until its result is known.
+
+    It sees the caller's context variables. It is cancelled after *timeout* seconds, or if the
+    caller is interrupted.
+    """
+    future = asyncio.run_coroutine_threadsafe(_await(awaitable), _get_loop())
+    try:
+        return future.result(None if timeout == NEVER else timeout)
+    finally:
+        # After a timeout or an interrupt this cancels the coroutine; a future that is done stays.
+        future.cancel()
+
+
+def is_async(function: object) -> bool:
+    """Return whether calling *function* returns a coroutine.
+
+    Looks at the function inside partials, methods, callable objects and `functools.wraps` wrappers.
+    """
+    if inspect.iscoroutinefunction(function):
+        return True
+    is_partial = isinstance(function, partial)
+    inner = getattr(function, "func" if is_partial else "__wrapped__", None)
+    if inner is not None and inner is not function:
+        return is_async(inner)
+    return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
+
+
 # --- threads --------------------------------------------------------------------------------------
-
-
-class FunctionStopped(Exception):
-    """Carries a `StopIteration` of the wrapped function, which no coroutine could pass on."""
-
-    def __init__(self, error: StopIteration) -> None:
-        super().__init__()
-        self.error = error
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -272,166 +502,40 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-    except FunctionStopped as stopped:
-        raise stopped.error from None
+    except RuntimeError as error:
+        # Python replaces a `StopIteration` of the wrapped function, which would end a coroutine.
+        if str(error) == "coroutine raised StopIteration" and error.__cause__ is not None:
+            raise error.__cause__ from None
+        raise
     finally:
         coroutine.close()
     raise RuntimeError("a flow over threads must not suspend")
-
-
-class _Thread(Generic[T]):
-    def __init__(self) -> None:
-        self._ended: Mailbox[Outcome[T]] = Mailbox()
-        self.job = Job(self._ended.put)
-
-    async def get(self) -> T:
-        outcome = await self._ended.get(Deadline())
-        return outcome.get()
-
-    async def cancel(self, *, in_generator: bool = False) -> None:
-        del in_generator  # There is nothing to await.
-        self.job.abandon("cancelled")
 
 
 class Threads(IO):
     """Does the work of a blocking caller in daemon threads, which *bulkhead* limits."""
 
     has_loop = False
+    mailbox = Mailbox
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in this thread."""
-        try:
-            return call()
-        except StopIteration as error:
-            raise FunctionStopped(error) from None
+        return call()
 
     async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
         """Call *function* in this thread; an awaitable runs in the background loop."""
         result = function()
         return run_in_background_loop(result, seconds) if inspect.isawaitable(result) else result
 
-    def start(self, work: Work[T]) -> _Thread[T]:
-        """Begin *work* in a thread of its own."""
-        thread: _Thread[T] = _Thread()
-        attempt = partial(self._attempt_in_thread, work, thread.job)
-        # Not a thread of the bulkhead's: there are never more of these than callers.
-        UNLIMITED.start(partial(self._copy_context().run, attempt))
-        return thread
-
-    def _attempt_in_thread(self, work: Work[Any], job: Job) -> None:
-        # The outcome holds the exception, and in this thread nobody else would notice it.
-        with suppress(BaseException):
-            drive(self.attempt(work, job))
-
-    async def gather(
-        self, works: Sequence[Work[T]], deadline: Deadline, limit: int
-    ) -> list[Outcome[T]]:
-        """Do *works* in threads of the bulkhead."""
-        if is_abandoned() or deadline.passed or not works:
-            return [Outcome(late=True) for _ in works]
-        context = self._copy_context()
-        outcomes: dict[int, Outcome[T]] = {}
-        all_ended: Mailbox[None] = Mailbox()
-
-        def record_outcome(place: int, outcome: Outcome[T]) -> None:
-            outcomes[place] = outcome
-            if len(outcomes) == len(works):
-                all_ended.put(None)
-
-        jobs = [Job(partial(record_outcome, place)) for place in range(len(works))]
-        waiting = deque(zip(works, jobs, strict=True))
-
-        def do_waiting_works() -> None:
-            with suppress(IndexError):
-                while True:
-                    work, job = waiting.popleft()
-                    if deadline.passed or job.ending:
-                        job.abandon("late")
-                    else:
-                        # Each work sees what the caller has set, and nothing that another sets.
-                        context.copy().run(self._attempt_in_thread, work, job)
-
-        ending: Ending = "cancelled"
+    def launch(self, work: Work[Any], job: Job, bulkhead: Bulkhead) -> None:
+        """Begin *work* in a thread of *bulkhead*. Without a free thread, that is the outcome."""
         try:
-            for begun in range(min(limit, len(works))):
-                try:
-                    self._bulkhead.start(do_waiting_works)
-                except Overloaded as error:
-                    if not begun:
-                        return [Outcome(error=error) for _ in works]
-                    # The threads that there are do all works, one after the other.
-                    break
-            with suppress(TimeoutError):
-                await all_ended.get(deadline)
-            ending = "late"
-        finally:
-            waiting.clear()
-            for job in jobs:
-                job.abandon(ending)
-        return [outcomes[place] for place in range(len(works))]
-
-
-def is_abandoned() -> bool:
-    """Return whether nobody waits any more for the work that the calling code is part of."""
-    job = _job.get()
-    return job is not None and job.ending is not None
+            job.start_thread(work, bulkhead, self._context.copy())
+        except Overloaded as error:
+            job.finish(Outcome(error=error))
 
 
 # --- tasks ----------------------------------------------------------------------------------------
-
-
-def _cancel(task: asyncio.Task[Any], _: Ending) -> None:
-    # The call that the task is part of may have been abandoned in another thread, or after its
-    # loop was closed.
-    with suppress(RuntimeError):
-        task.get_loop().call_soon_threadsafe(task.cancel)
-
-
-async def _drain(tasks: Iterable[asyncio.Task[Any]], *, in_generator: bool = False) -> None:
-    """Give cancelled *tasks* a moment to clean up."""
-    running = [task for task in tasks if not task.done()]
-    # A coroutine that is being closed, for example because its loop was closed, must not await.
-    if running and (in_generator or not isinstance(sys.exception(), GeneratorExit)):
-        await asyncio.wait(running, timeout=DRAIN_SECONDS)
-
-
-class _LoopMailbox(Mailbox[T]):
-    """Carries items to a flow in an event loop, which stays free."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[T] = asyncio.Queue()
-
-    def put(self, item: T) -> None:
-        # If the loop was closed in the meantime, nobody waits any more.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
-
-    async def get(self, deadline: Deadline) -> T:
-        async with asyncio.timeout(deadline.timeout):
-            return await self._queue.get()
-
-
-def _create_task(work: Coroutine[Any, Any, None], job: Job, context: Context) -> asyncio.Task[None]:
-    # A task copies the context that it is made in.
-    task = context.run(asyncio.get_running_loop().create_task, work)
-    job.on_abandon(partial(_cancel, task))
-    return task
-
-
-class _Task(Generic[T]):
-    def __init__(self, io: Tasks, work: Work[T], context: Context) -> None:
-        self._outcomes: list[Outcome[T]] = []
-        self._job = job = Job(self._outcomes.append)
-        self._task = _create_task(io.attempt(work, job), job, context)
-
-    async def get(self) -> T:
-        await asyncio.wait((self._task,))
-        return self._outcomes[0].get()
-
-    async def cancel(self, *, in_generator: bool = False) -> None:
-        self._job.abandon("cancelled")
-        await _drain([self._task], in_generator=in_generator)
 
 
 class Tasks(IO):
@@ -441,6 +545,7 @@ class Tasks(IO):
     """
 
     has_loop = True
+    mailbox = _LoopMailbox
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in a thread and await its end."""
@@ -454,44 +559,23 @@ class Tasks(IO):
         async with asyncio.timeout(None if seconds == NEVER else seconds):
             return await result
 
-    def start(self, work: Work[T]) -> _Task[T]:
-        """Begin *work* in a task of its own."""
-        return _Task(self, work, self._copy_context())
+    def launch(self, work: Work[Any], job: Job, bulkhead: Bulkhead) -> None:
+        """Begin *work* in a task."""
+        loop = asyncio.get_running_loop()
+        # A task copies the context that it is made in.
+        job.task = self._context.copy().run(loop.create_task, job.run(work, bulkhead))
 
-    async def gather(
-        self, works: Sequence[Work[T]], deadline: Deadline, limit: int
-    ) -> list[Outcome[T]]:
-        """Do each of *works* in a task of its own."""
-        if not works or deadline.passed:
-            return [Outcome(late=True) for _ in works]
-        turn = asyncio.Semaphore(limit)
 
-        async def attempt_in_turn(work: Work[T], job: Job) -> None:
-            async with turn:
-                if not deadline.passed:
-                    await self.attempt(work, job)
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Run *call* in a thread of the `current_bulkhead` and await its result."""
 
-        attempt = attempt_in_turn if limit < len(works) else self.attempt
-        context = self._copy_context()
-        outcomes: dict[int, Outcome[T]] = {}
-        jobs = [Job(partial(outcomes.__setitem__, place)) for place in range(len(works))]
-        tasks = [
-            _create_task(attempt(work, job), job, context)
-            for work, job in zip(works, jobs, strict=True)
-        ]
-        ending: Ending = "cancelled"
-        try:
-            await asyncio.wait(tasks, timeout=deadline.timeout)
-            ending = "late"
-        finally:
-            for job in jobs:
-                job.abandon(ending)
-            await _drain(tasks)
-        return [outcomes[place] for place in range(len(works))]
+    async def work() -> T:
+        return call()
 
-    def make_mailbox(self) -> _LoopMailbox[Any]:
-        """Return a mailbox that leaves the loop free."""
-        return _LoopMailbox()
+    ended: Mailbox[Outcome[T]] = _LoopMailbox()
+    # If the caller is cancelled, the call runs on in its thread.
+    Job(ended.put).start_thread(work, current_bulkhead.get(), copy_context())
+    return (await ended.get(Deadline())).get()
 
 
 def make_async_io(bulkhead: Bulkhead) -> IO:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from time import monotonic
-from types import MappingProxyType
 from typing import Any, Final
 
 from qtmiddleware.runtime.control_characters import escape_json
@@ -18,7 +17,6 @@ SAMPLE_SECONDS: Final = 60.0
 # How much of a foreign error is logged: frames of its stack, and characters.
 _MOST_FRAMES: Final = 50
 _MOST_SHOWN: Final = 16_000
-_LOGGING_KEYWORDS: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -32,9 +30,8 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
         """Return *msg* and *kwargs*. Arguments that `logging` does not know move into ``qtm``."""
-        details = {name: kwargs.pop(name) for name in list(kwargs) if name not in _LOGGING_KEYWORDS}
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), "qtm": details}
-        return msg, kwargs
+        extra, error = kwargs.pop("extra", {}), kwargs.pop("exc_info", None)
+        return msg, {"exc_info": error, "extra": {**extra, "qtm": kwargs}}
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Write a record. Errors of handlers are ignored."""
@@ -77,34 +74,26 @@ class LogSampler:
     def log(
         self,
         logger: SafeLogger,
-        event_name: str,
-        reasons: Iterable[str],
+        event: str,
+        reasons: Mapping[str, str],
         *,
-        message: str = "",
-        details: Mapping[str, str] = MappingProxyType({}),
+        message: str,
         level: int = logging.WARNING,
         **values: Any,
     ) -> None:
-        """Log an event with those reasons that were not logged recently."""
+        """Log *event* with those *reasons*, each with its detail, that were not logged recently."""
         texts: list[str] = []
-        for reason in dict.fromkeys(reasons):
-            if self._was_logged_recently(event_name, reason):
+        for reason, detail in reasons.items():
+            if self._was_logged_recently(event, reason):
                 continue
             # A record is one line, but an error's message may have several.
-            note = " ".join(details.get(reason, "").split())
+            note = " ".join(detail.split())
             texts.append(f"{reason} ({note})" if note else reason)
         if texts:
-            logger.log(
-                level,
-                "%s: %s",
-                message or event_name,
-                "; ".join(texts),
-                event=event_name.replace(" ", "_"),
-                **values,
-            )
+            logger.log(level, "%s: %s", message, "; ".join(texts), event=event, **values)
 
-    def _was_logged_recently(self, event_name: str, reason: str) -> bool:
-        now, key = self._clock(), (event_name, reason)
+    def _was_logged_recently(self, event: str, reason: str) -> bool:
+        now, key = self._clock(), (event, reason)
         with self._lock:
             is_recent = now < self._logged.get(key, float("-inf")) + SAMPLE_SECONDS
             if not is_recent:

@@ -90,7 +90,7 @@ class Observation:
                 report(operation)
             except Exception as error:
                 name, kind = type(observer).__name__, type(error).__name__
-                _sampler.log(logger, "observer failed", [name], details={name: kind})
+                _sampler.log(logger, "observer_failed", {name: kind}, message="observer failed")
                 logger.debug("%s", format_error(error), event="observer_failed")
 
     def __enter__(self) -> Observation:
@@ -105,9 +105,10 @@ class Observation:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not self._running:
             return
+        reason = type(error).__name__
         # A user's own model may raise `ModelError` with any reason.
-        is_known = isinstance(error, ModelError) and error.reason in REASONS
-        reason = error.reason if is_known else type(error).__name__  # type: ignore[union-attr]
+        if isinstance(error, ModelError) and error.reason in REASONS:
+            reason = error.reason
         if error is None:
             self.end("ok", result=self._result)
         # asyncio's `CancelledError`, `KeyboardInterrupt`, and the `GeneratorExit` of a closed flow
@@ -130,7 +131,7 @@ def make_root_observation(observers: Sequence[Observer]) -> Observation:
             raise ConfigError(
                 f"an observer must have on_start and on_end; {type(observer).__name__} lacks them"
             )
-    return Observation(tuple(observers)) if observers else NOT_OBSERVED
+    return Observation(tuple(observers))
 
 
 def describe_model(model: Any) -> dict[str, Any]:
@@ -146,24 +147,24 @@ def describe_model(model: Any) -> dict[str, Any]:
 
 
 def _collect_counts(result: Any) -> dict[str, int]:
-    if isinstance(result, Reply):
-        tokens = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
-        return {"llm_calls": result.calls, **tokens}
-    if isinstance(result, Answer):
-        return {"passages": len(result.matches), "citations": len(result.citations)}
-    if isinstance(result, Retrieval):
-        trace = result.trace
-        return {
-            "passages": len(result.matches),
-            "degradations": len(result.degradations),
-            "searches": trace.searches,
-            "llm_calls": trace.llm_calls,
-            "input_tokens": trace.input_tokens,
-            "output_tokens": trace.output_tokens,
-        }
-    # A list of vectors carries its tokens if the embedding service counts them.
-    input_tokens = getattr(result, "input_tokens", 0) if isinstance(result, list) else 0
-    return {"input_tokens": input_tokens} if input_tokens else {}
+    match result:
+        case Reply():
+            counts = _read_counts(result, "input_tokens", "output_tokens")
+            return {"llm_calls": result.calls, **counts}
+        case Answer():
+            return {"passages": len(result.matches), "citations": len(result.citations)}
+        case Retrieval(trace=trace):
+            counts = _read_counts(trace, "searches", "llm_calls", "input_tokens", "output_tokens")
+            problems = len(result.degradations)
+            return {"passages": len(result.matches), "degradations": problems, **counts}
+        case list():
+            # A list of vectors carries its tokens if the embedding service counts them.
+            return _read_counts(result, "input_tokens")
+    return {}
+
+
+def _read_counts(holder: Any, *names: str) -> dict[str, int]:
+    return {name: getattr(holder, name) for name in names if hasattr(holder, name)}
 
 
 is_inside_hook: Final[ContextVar[bool]] = ContextVar("is_inside_hook", default=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -11,6 +12,7 @@ from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, RetrievalHook
 from qtmiddleware.runtime.io import (
     IO,
+    Bulkhead,
     Outcome,
     Threads,
     Work,
@@ -19,7 +21,6 @@ from qtmiddleware.runtime.io import (
     on_abandon,
 )
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation, is_inside_hook
-from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Deadline, Ranking, Retrieval, VariantKind
 
 T = TypeVar("T")
@@ -32,8 +33,6 @@ HOOK_SECONDS: Final = 1.0
 class Search:
     """A search for one text by the wrapped function, and what is known of it afterwards.
 
-    The performer sets *embed_seconds* and the attributes after it.
-
     Attributes:
         text: The text; ``None`` repeats the caller's call unchanged, as its question is no text.
         top_k: How many passages to request; ``None`` for as many as the caller did.
@@ -42,7 +41,6 @@ class Search:
         kind, weight, observation: For observers.
         embed_seconds: How many seconds embedding the text took.
         calls: How often the function was called.
-        was_refused: Whether the function was called again with other arguments.
         initial: The rankings that the backend merged into the response, by name.
     """
 
@@ -56,7 +54,6 @@ class Search:
     observation: Observation = NOT_OBSERVED
     embed_seconds: float = 0.0
     calls: int = 0
-    was_refused: bool = False
     initial: dict[str, Ranking] = field(default_factory=dict)
 
 
@@ -82,9 +79,7 @@ class Performer(Protocol):
 
 
 class ModelOnly:
-    """A `Performer` for flows that only call the model. All other calls raise `WrapError`."""
-
-    __slots__ = ("bulkhead", "model")
+    """A `Performer` for flows that only call the model."""
 
     def __init__(self, model: LanguageModel | None, bulkhead: Bulkhead | None = None) -> None:
         self.model = model
@@ -97,9 +92,6 @@ class ModelOnly:
     search = embed = rerank
 
 
-_NO_MODELS: Final[Mapping[str, Any]] = {}
-
-
 @dataclass(eq=False, repr=False, slots=True)
 class Services:
     """What a flow can have done for it.
@@ -108,28 +100,25 @@ class Services:
         limit: The maximum number of calls at once.
         observation: The operation that the calls are parts of.
         models: The models to report to the observers, by use: ``embedding`` and ``rerank``.
-        taken: One item for each call that runs beside those that are gathered.
+        busy: How many calls run beside those that are gathered.
     """
 
     io: IO
     performer: Performer
     limit: int = 1
     observation: Observation = NOT_OBSERVED
-    models: Mapping[str, Any] = field(default_factory=lambda: _NO_MODELS)
-    taken: list[None] = field(default_factory=list)
+    models: Mapping[str, Any] = field(default_factory=dict)
+    busy: int = 0
 
     def within(
-        self, observation: Observation, limit: int, models: Mapping[str, Any] = _NO_MODELS
+        self, observation: Observation, limit: int, models: Mapping[str, Any] | None = None
     ) -> Services:
         """Return these services for the operation of *observation*, whose parts the calls are."""
-        return Services(self.io, self.performer, limit, observation, models)
+        return Services(self.io, self.performer, limit, observation, models or {})
 
     async def gather(self, works: Sequence[Work[T]], deadline: Deadline) -> list[Outcome[T]]:
-        """Do *works* at the same time, and return their outcomes.
-
-        With what runs beside them, there are at most `limit` calls at once.
-        """
-        return await self.io.gather(works, deadline, max(1, self.limit - len(self.taken)))
+        """Do *works* and return their outcomes, with at most `limit` calls at once in all."""
+        return await self.io.gather(works, deadline, max(1, self.limit - self.busy))
 
     async def search(self, search: Search) -> Any:
         """Return the wrapped function's response to *search*."""
@@ -145,9 +134,8 @@ class Services:
 
     async def embed(self, texts: Sequence[str]) -> Any:
         """Return one vector per text."""
-        with observe_embedding(
-            self.observation, self.models.get("embedding"), texts
-        ) as observation:
+        embedder = self.models.get("embedding")
+        with observe_embedding(self.observation, embedder, texts) as observation:
             return observation.keep_result(await self.performer.embed(texts, self.io))
 
     async def ask(
@@ -173,9 +161,10 @@ class Services:
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Any:
         """Return one score per text; higher is better."""
+        reranker = self.models.get("rerank")
         counts = {"texts": len(texts)}
         with self.observation.make_child(
-            "rerank", "", self.models.get("rerank"), counts=counts, content=texts
+            "rerank", "", reranker, counts=counts, content=texts
         ) as observation:
             call = partial(self.performer.rerank, query, texts)
             return observation.keep_result(await self.io.blocking(call))
@@ -184,18 +173,15 @@ class Services:
         """Call *hook* with *retrieval*, for at most `HOOK_SECONDS` if it does not block."""
 
         async def call_hook() -> None:
-            token = is_inside_hook.set(True)
-            try:
-                await self.io.call(partial(hook, retrieval), HOOK_SECONDS)
-            finally:
-                is_inside_hook.reset(token)
+            is_inside_hook.set(True)
+            await self.io.call(partial(hook, retrieval), HOOK_SECONDS)
 
         if self.io.has_loop:
-            (outcome,) = await self.io.gather([call_hook], Deadline.after(HOOK_SECONDS), limit=1)
+            (outcome,) = await self.io.gather([call_hook], Deadline.after(HOOK_SECONDS), 1)
             return outcome
         # In the caller's own thread, as many frameworks keep the current request there.
         try:
-            await call_hook()
+            copy_context().run(drive, call_hook())
         except TimeoutError:
             return Outcome(late=True)
         except Exception as error:

@@ -21,20 +21,21 @@ _DAY: Final = 24 * 60 * _MINUTE
 
 
 @dataclass(eq=False, slots=True)
-class Spent:
-    """The tokens and US dollars of the calls that began in the same minute."""
+class Minute:
+    """The calls, tokens and US dollars of one minute, which begins with its first call."""
 
-    minute: float
+    began: float
+    calls: int = 0
     tokens: int = 0
     usd: float = 0.0
 
 
 @dataclass(eq=False, slots=True)
 class Reservation:
-    """The cost that *spent* includes for one call, until `record_actual_cost` corrects it."""
+    """The cost that *minute* includes for one call, until `record_actual_cost` corrects it."""
 
     lock: threading.Lock
-    spent: Spent
+    minute: Minute
     tokens: int
     usd: float
 
@@ -45,59 +46,54 @@ class Reservation:
         """
         with self.lock:
             if 0 <= tokens <= MOST_TOKENS:
-                self.spent.tokens += tokens - self.tokens
+                self.minute.tokens += tokens - self.tokens
             if 0 <= usd < inf:
-                self.spent.usd += usd - self.usd
+                self.minute.usd += usd - self.usd
 
 
 class Meter:
-    """Counts the calls of the last minute, and the tokens and money of the last 24 hours.
+    """Counts the calls of a minute, and the tokens and money of the last 24 hours. Thread-safe.
 
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
-    cannot exceed a budget together. Thread-safe.
+    cannot exceed a budget together.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self.lock = make_lock()
         self._clock = clock
-        self._calls: deque[float] = deque()
-        self._spent: deque[Spent] = deque()
+        self._minutes: deque[Minute] = deque()
 
     def find_exceeded_limit(self, budget: BudgetSettings) -> ModelError | None:
         """Return the error ``over_budget`` if *budget* does not allow one more call."""
         with self.lock:
-            return self._find_exceeded_limit(budget, 0, 0.0)
+            return self._find_exceeded_limit(budget, self._get_minute(), 0, 0.0)
 
     def spent(self) -> tuple[int, int, float]:
-        """Return the calls of the last minute, and the tokens and dollars of the last 24 hours."""
+        """Return the calls of this minute, and the tokens and dollars of the last 24 hours."""
         with self.lock:
-            self._forget_old_amounts()
-            return len(self._calls), *self._sum_spending()
+            return self._get_minute().calls, *self._sum_spending()
 
     def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call."""
         with self.lock:
             # Checked and counted under one lock, so that two callers cannot use the same budget.
-            if (error := self._find_exceeded_limit(budget, tokens, usd)) is not None:
+            minute = self._get_minute()
+            if (error := self._find_exceeded_limit(budget, minute, tokens, usd)) is not None:
                 raise error
-            now = self._clock()
-            self._calls.append(now)
-            minute = now // _MINUTE
-            if not self._spent or self._spent[-1].minute != minute:
-                self._spent.append(Spent(minute))
-            spent = self._spent[-1]
-            spent.tokens += tokens
-            spent.usd += usd
-            return Reservation(self.lock, spent, tokens, usd)
+            if not minute.calls:
+                self._minutes.append(minute)
+            minute.calls += 1
+            minute.tokens += tokens
+            minute.usd += usd
+            return Reservation(self.lock, minute, tokens, usd)
 
     def _find_exceeded_limit(
-        self, budget: BudgetSettings, tokens: int, usd: float
+        self, budget: BudgetSettings, minute: Minute, tokens: int, usd: float
     ) -> ModelError | None:
-        now = self._forget_old_amounts()
         most_calls = budget.max_llm_calls_per_minute
-        if most_calls is not None and len(self._calls) >= most_calls:
-            pause = self._calls[-most_calls] + _MINUTE - now if most_calls else None
+        if most_calls is not None and minute.calls >= most_calls:
             limit = f"budget.maxLlmCallsPerMinute allows {most_calls:,} language model calls"
+            pause = minute.began + _MINUTE - self._clock() if most_calls else None
             return ModelError("over_budget", f"{limit} per minute", retry_after=pause)
         if budget.max_tokens is None and budget.max_usd is None:
             return None
@@ -110,17 +106,18 @@ class Meter:
             return None
         return ModelError("over_budget", f"{limit} in 24 hours")
 
-    def _sum_spending(self) -> tuple[int, float]:
-        return sum(it.tokens for it in self._spent), sum(it.usd for it in self._spent)
-
-    def _forget_old_amounts(self) -> float:
-        """Forget calls older than a minute and costs older than a day, and return the time."""
+    def _get_minute(self) -> Minute:
+        """Forget minutes older than a day, and return the current one, which may be new."""
         now = self._clock()
-        while self._calls and self._calls[0] <= now - _MINUTE:
-            self._calls.popleft()
-        while self._spent and (self._spent[0].minute + 1) * _MINUTE <= now - _DAY:
-            self._spent.popleft()
-        return now
+        while self._minutes and self._minutes[0].began <= now - _DAY:
+            self._minutes.popleft()
+        if self._minutes and now < self._minutes[-1].began + _MINUTE:
+            return self._minutes[-1]
+        return Minute(now)
+
+    def _sum_spending(self) -> tuple[int, float]:
+        tokens = sum(minute.tokens for minute in self._minutes)
+        return tokens, sum(minute.usd for minute in self._minutes)
 
 
 METER: Final = Meter()

@@ -27,7 +27,7 @@ async def stream_reply(
 
     Closing this generator stops the model at its next piece. Raises `ModelError`.
     """
-    mailbox: Mailbox[Piece | Outcome[None]] = services.io.make_mailbox()
+    mailbox: Mailbox[Piece | Outcome[None]] = services.io.mailbox()
 
     async def read() -> None:
         work = partial(_read_pieces, model, prompt, deadline, services, mailbox.put)

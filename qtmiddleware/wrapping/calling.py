@@ -18,10 +18,9 @@ from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.retrieval.running_call import RunningCall
-from qtmiddleware.runtime.io import IO
+from qtmiddleware.runtime.io import IO, Bulkhead
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Search, arun, observe_embedding, run
-from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Retrieval, add_degradation
 from qtmiddleware.wrapping.binding import Arguments, Binding
 from qtmiddleware.wrapping.engine import Engine
@@ -120,7 +119,7 @@ class Caller:
                 widening.stop()
                 raise
         response = await self._run_search(search, query, None, io)
-        search.was_refused, search.top_k = True, None
+        search.top_k = None
         widening.stop()
         return response
 

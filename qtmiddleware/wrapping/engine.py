@@ -30,10 +30,10 @@ from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
+from qtmiddleware.runtime.io import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import make_root_observation
 from qtmiddleware.runtime.reply_relevance import ReplyRelevance
-from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Engine:
         shared = options.get("cache")
         seconds = config.settings.breaker.seconds
         self.cache = TransformationCache(
-            config.settings, None if shared is None else SharedCache(shared, seconds)
+            config.settings.cache, None if shared is None else SharedCache(shared, seconds)
         )
         self.bulkhead = Bulkhead()
         self.sampler = LogSampler()
@@ -253,8 +253,10 @@ class Engine:
         """Let the cache and the circuit breakers keep to the limits in the settings."""
         breaker = self.settings.breaker
         for part in self._list_made("breaker"):
-            part.change_limits(breaker.failures, breaker.seconds)
-        self.cache.apply_settings(self.settings)
+            part.max_failures, part.open_seconds = breaker.failures, breaker.seconds
+        self.cache.options = self.settings.cache
+        if self.cache.shared is not None:
+            self.cache.shared.pause_seconds = breaker.seconds
 
     def load(self) -> None:
         """Load the packages of model and reranker, so that no question waits. Never raises."""

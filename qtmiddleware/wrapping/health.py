@@ -112,7 +112,7 @@ def read_health(engine: Engine) -> Health:
     settings = engine.settings
     bulkhead = engine.bulkhead
     runs = engine.shadow_runs
-    cache = engine.cache.local
+    cache = engine.cache
     limits = settings.budget
     calls, tokens, usd = engine.model.meter.spent()
     model, chat_model = (
@@ -125,7 +125,7 @@ def read_health(engine: Engine) -> Health:
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(
-            settings.cache.enabled, len(cache), cache.max_entries, cache.hits, cache.misses
+            settings.cache.enabled, len(cache), cache.options.max_entries, cache.hits, cache.misses
         ),
         budget={
             "calls": Spending(calls, limits.max_llm_calls_per_minute),

@@ -224,7 +224,9 @@ class QueryLog:
             failure = type(error).__name__
         if not failure:
             return None
-        self._sampler.log(logger, "query log failed", [failure], reason=failure)
+        self._sampler.log(
+            logger, "query_log_failed", {failure: ""}, message="query log failed", reason=failure
+        )
         return Degradation("log", "failed", failure)
 
 

@@ -26,10 +26,9 @@ from qtmiddleware.retrieval.call import Call, build_query_error, find_query_prob
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.running_call import is_nested_call
-from qtmiddleware.runtime.io import Threads, drive, gather_results, make_async_io
+from qtmiddleware.runtime.io import UNLIMITED, Threads, drive, gather_results, make_async_io
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.runtime.services import arun, run
-from qtmiddleware.runtime.threads import UNLIMITED
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable

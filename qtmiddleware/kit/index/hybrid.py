@@ -28,9 +28,8 @@ from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_response
 from qtmiddleware.retrieval.running_call import record_embedding_time, record_unmerged_list
-from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.runtime.io import current_bulkhead, is_async
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.threads import current_bulkhead
 from qtmiddleware.types import DEFAULT_NAMESPACE, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")

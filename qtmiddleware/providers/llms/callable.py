@@ -17,9 +17,8 @@ from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.providers.llms.replies import read_answer
-from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.fields import read_parameters
-from qtmiddleware.runtime.threads import Overloaded, run_in_thread
+from qtmiddleware.runtime.io import Overloaded, is_async, run_in_background_loop, run_in_thread
 from qtmiddleware.types import NEVER, Deadline
 
 Call = Callable[[Prompt], Any]

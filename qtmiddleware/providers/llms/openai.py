@@ -24,9 +24,8 @@ from qtmiddleware.providers.llms.openai_requests import (
 )
 from qtmiddleware.providers.llms.prices import Prices, find_prices
 from qtmiddleware.providers.openai_client import Clients, read_host
-from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.runtime.io import drive
+from qtmiddleware.runtime.io import drive, run_in_background_loop
 from qtmiddleware.types import Deadline
 
 Piece = str | Reply

@@ -15,7 +15,7 @@ from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.providers.rerankers.pinecone import PREFIX, PineconeReranker
-from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.runtime.io import is_async
 
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 """The models of Pinecone that need no prefix ``pinecone/``."""

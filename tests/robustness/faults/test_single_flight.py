@@ -32,10 +32,8 @@ async def asearch(query: str, top_k: int = 3) -> Any:
 
 def waiting(wrapped: Any) -> int:
     """How many wait for what another one asks the model."""
-    return sum(
-        len(it.result._done_callbacks)
-        for it in wrapped.middleware.engine.cache.flights._by_key.values()
-    )
+    flights = wrapped.middleware.engine.cache._flights.values()
+    return sum(len(flight._done_callbacks) for flight, _ in flights)
 
 
 def share_one_call(service: ModelServer, answer: Said, config: Any) -> list[qtm.Retrieval]:
@@ -127,7 +125,7 @@ def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(search)
     leader = threading.Thread(target=wrapped.retrieve, args=(QUERY,))
     leader.start()
-    wait_until(lambda: wrapped.middleware.engine.cache.flights._by_key)
+    wait_until(lambda: wrapped.middleware.engine.cache._flights)
     child = os.fork()
     if not child:
         released.set()

@@ -14,7 +14,7 @@ from time import perf_counter, sleep
 from types import FrameType
 from typing import Any, Final
 
-from qtmiddleware.runtime.threads import IDLE_SECONDS, Bulkhead
+from qtmiddleware.runtime.io import IDLE_SECONDS, Bulkhead
 
 DRAIN_SECONDS: Final = 0.8 * IDLE_SECONDS
 """How long threads may go on: a variant's search or a read that nobody waits for any more ends by itself.
@@ -119,7 +119,7 @@ def _is_idle(thread: threading.Thread, frames: dict[int, Any]) -> bool:
     return (
         thread.name == "qtmiddleware"
         and frame is not None
-        and frame.f_code is Bulkhead._perform_tasks.__code__
+        and frame.f_code is Bulkhead._wait_for_task.__code__
     )
 
 

@@ -31,7 +31,7 @@ from typing import Any, Final
 import openai
 
 import qtmiddleware as qtm
-from qtmiddleware.runtime import threads as own_threads
+from qtmiddleware.runtime import io as own_threads
 from tests.robustness.soak.service import FAULTS, OUTAGE, TOKEN, question
 
 HEAD: Final = Path(__file__).with_name("head.md")

@@ -5,21 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.runtime.cache import TTLCache
+from qtmiddleware.config.settings import CacheSettings
+from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.types import Transformation
 from tests.support.clock import Clock
 
 
 def test_a_value_is_kept_for_its_time_which_writing_begins_anew_and_reading_does_not(
     clock: Clock,
 ) -> None:
-    cache: TTLCache[str] = TTLCache(4, 60, clock=clock)
-    cache.put(("read", 1), "old")
-    cache.put("written", "old")
+    old, new = Transformation(rewrite="old"), Transformation(rewrite="new")
+    cache = TransformationCache(CacheSettings(ttl_seconds=60), clock=clock)
+    cache.put(("read", 1), old)
+    cache.put("written", old)
     clock.now += 59.999
-    assert (cache.get(("read", 1)), cache.get("unknown")) == ("old", None)
-    cache.put("written", "new")
+    assert (cache.get(("read", 1)), cache.get("unknown")) == (old, None)
+    cache.put("written", new)
     clock.now += 0.001
-    assert (cache.get(("read", 1)), cache.get("written"), len(cache)) == (None, "new", 1)
+    assert (cache.get(("read", 1)), cache.get("written"), len(cache)) == (None, new, 1)
 
 
 @given(
@@ -28,11 +31,11 @@ def test_a_value_is_kept_for_its_time_which_writing_begins_anew_and_reading_does
 def test_it_holds_the_last_used_and_never_more_than_its_bound(
     bound: int, uses: list[tuple[str, bool]]
 ) -> None:
-    cache: TTLCache[int] = TTLCache(bound, 60, clock=lambda: 0.0)
+    cache = TransformationCache(CacheSettings(max_entries=bound), clock=lambda: 0.0)
     recent: list[str] = []
     for name, writes in uses:
         if writes:
-            cache.put(name, 1)
+            cache.put(name, Transformation())
         held = name in recent
         assert (cache.get(name) is not None) == (writes or held)
         if writes or held:

@@ -11,13 +11,12 @@ import pytest
 
 from qtmiddleware.runtime.io import (
     IO,
-    FunctionStopped,
+    Bulkhead,
     Outcome,
     Tasks,
     Threads,
     drive,
 )
-from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Deadline
 from tests.support.waiting import PATIENCE, await_until, with_enough_time
 
@@ -66,14 +65,6 @@ def test_a_users_function_is_called_whether_it_is_asynchronous_or_not(way: str) 
     called, awaited, late = perform(way, flow, Bulkhead())
     assert (called, awaited) == ("called", "awaited")
     assert isinstance(late, TimeoutError)
-
-
-def test_a_stop_iteration_of_the_function_reaches_the_caller_and_ends_no_flow() -> None:
-    async def flow() -> None:
-        raise FunctionStopped(StopIteration("the function's"))
-
-    with pytest.raises(StopIteration, match="the function's"):
-        drive(flow())
 
 
 def test_a_function_that_swallows_its_cancellation_does_not_hang_its_caller() -> None:
