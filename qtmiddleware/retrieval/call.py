@@ -12,12 +12,11 @@ from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.protocols import Clock, FuseFunction, Reranker, RetrievalHook
-from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.learned import Learned, ReplyRelevance
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
-from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
 
 if TYPE_CHECKING:

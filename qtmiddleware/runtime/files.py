@@ -19,9 +19,9 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def open_for_writing(path: Path, flags: int) -> int:
+def open_for_writing(path: str | Path, flags: int) -> int:
     """Open the file at *path* and return its descriptor. A new file is its owner's alone."""
-    refuse_link(path)
+    refuse_link(Path(path))
     # Somebody may create a link after the check, or a pipe, which would block forever.
     return os.open(
         path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), PRIVATE
@@ -33,15 +33,10 @@ def append_line(path: Path, line: bytes) -> None:
 
     If the file ends with an unfinished line, *line* begins on a new line. Raises `OSError`.
     """
-    data = line + b"\n"
-    descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    try:
-        if os.lseek(descriptor, 0, os.SEEK_END):
-            os.lseek(descriptor, -1, os.SEEK_END)
-            if os.read(descriptor, 1) != b"\n":
+    with open(path, "a+b", opener=open_for_writing) as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
                 # A full disk or a killed process left half a line; it must not spoil this one.
-                data = b"\n" + data
-        if os.write(descriptor, data) < len(data):
-            raise OSError(errno.ENOSPC, "the line was cut off", str(path))
-    finally:
-        os.close(descriptor)
+                line = b"\n" + line
+        file.write(line + b"\n")

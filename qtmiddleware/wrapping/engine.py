@@ -27,13 +27,13 @@ from qtmiddleware.protocols import (
 )
 from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
 from qtmiddleware.providers.rerankers import make_reranker
+from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.io import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import make_root_observation
-from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
 if TYPE_CHECKING:

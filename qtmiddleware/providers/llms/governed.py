@@ -18,9 +18,9 @@ from qtmiddleware.errors import (
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
 from qtmiddleware.providers.llms.prices import Prices
+from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.io import on_abandon
-from qtmiddleware.runtime.reply_relevance import ReplyRelevance
 from qtmiddleware.runtime.spending import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.types import Deadline
 

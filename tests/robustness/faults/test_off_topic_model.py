@@ -5,7 +5,7 @@ import json
 import pytest
 
 from qtmiddleware import QueryMiddleware
-from qtmiddleware.runtime.reply_relevance import LEAST_REPLIES, MOST_REPLIES
+from qtmiddleware.retrieval.learned import LEAST_REPLIES, MOST_REPLIES
 from qtmiddleware.testing import ScriptedModel
 
 PLACES = ("lakes", "dunes", "fields", "rivers", "cliffs", "woods", "bogs", "hills", "huts")
