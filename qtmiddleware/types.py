@@ -628,7 +628,6 @@ class Operation(FrozenDataclass):
         model: The name of the language model, embedding model or reranker; ``""`` if not known.
         provider: As in OpenTelemetry's conventions, such as ``azure.ai.openai``; ``""`` if not
             known.
-        server: The host and port of the service; ``None`` if not known.
         weight: For a search, the weight of its variant in the fusion.
         top_k: The number of passages that a retrieval or search asks for; ``None`` if not known.
         began: The start, in seconds since the epoch.
@@ -636,8 +635,6 @@ class Operation(FrozenDataclass):
         outcome: ``running``, then ``ok``, ``failed``, ``late`` (the caller stopped waiting) or
             ``cancelled``.
         reason: The reason of a `ModelError`, or else the type of the exception.
-        counts: What applies of ``passages``, ``searches``, ``degradations``, ``texts``,
-            ``llm_calls``, ``input_tokens``, ``output_tokens`` and ``citations``.
         content: The input, such as a query's text or a `Prompt`. It is never printed.
         result: The output, such as a `Retrieval`, a `Reply` or a response. It is never printed.
     """
@@ -648,13 +645,11 @@ class Operation(FrozenDataclass):
     parent: Operation | None = field(default=None, repr=False)
     model: str = ""
     provider: str = ""
-    server: tuple[str, int] | None = None
     weight: float = 1.0
     top_k: int | None = None
     began: float = 0.0
     seconds: float = 0.0
     outcome: Literal["running", "ok", "failed", "late", "cancelled"] = "running"
     reason: str = ""
-    counts: Mapping[str, int] = field(default_factory=dict)
     content: Any = field(default=None, repr=False, compare=False)
     result: Any = field(default=None, repr=False, compare=False)

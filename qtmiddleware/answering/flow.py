@@ -33,8 +33,7 @@ from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.services import Services
-from qtmiddleware.runtime.streaming import Piece, stream_reply
+from qtmiddleware.runtime.services import Piece, Services, stream_reply
 from qtmiddleware.types import Answer, Deadline, Degradation, Retrieval, SubAnswer, Trace
 
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})

@@ -222,13 +222,10 @@ class OpenTelemetryObserver:
         if operation.kind in ("model", "embedding"):
             # The conventions require a name, also for a function of the user's own.
             provider = self._provider_name or provider or "_OTHER"
-        address, port = operation.server or ("", 0)
         attributes = {
             "gen_ai.operation.name": _KINDS[operation.kind].name,
             "gen_ai.provider.name": provider,
             "gen_ai.request.model": operation.model,
-            "server.address": address,
-            "server.port": port,
         }
         return {name: value for name, value in attributes.items() if value}
 
@@ -295,36 +292,35 @@ def _select_own_degradations(result: Any) -> tuple[Degradation, ...]:
 
 def _list_attributes(operation: Operation) -> dict[str, Any]:
     """Return the attributes that are known at the end of *operation*, some of them empty."""
-    counts = operation.counts
     result = operation.result
     attributes: dict[str, Any] = {
         "qtmiddleware.outcome": operation.outcome,
         "error.type": _find_error_type(operation),
         "gen_ai.retrieval.top_k": operation.top_k,
-        "qtmiddleware.passages": counts.get("passages"),
-        "qtmiddleware.searches": counts.get("searches"),
-        "qtmiddleware.texts": counts.get("texts"),
-        "qtmiddleware.citations": counts.get("citations"),
-        "qtmiddleware.model_calls": counts.get("llm_calls"),
     }
     if operation.kind == "search":
         attributes["qtmiddleware.variant.kind"] = _clean_label(operation.name)
     if operation.kind == "model":
         attributes["gen_ai.prompt.name"] = operation.name
+    if operation.kind in ("embedding", "rerank"):
+        attributes["qtmiddleware.texts"] = len(operation.content)
     if operation.kind in ("model", "embedding"):
+        # A list of vectors carries its tokens if the embedding service counts them.
         for name in ("input_tokens", "output_tokens"):
-            attributes[f"gen_ai.usage.{name}"] = counts.get(name) or None
+            attributes[f"gen_ai.usage.{name}"] = getattr(result, name, 0) or None
     if isinstance(result, Reply):
         attributes |= {
             "gen_ai.response.model": result.model,
             "gen_ai.response.id": result.id,
             "gen_ai.response.finish_reasons": ("length" if result.truncated else "stop",),
             "qtmiddleware.cost": result.cost_usd,
+            "qtmiddleware.model_calls": result.calls,
         }
     elif isinstance(result, Retrieval | Answer):
         trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
         attributes |= {
             "qtmiddleware.status": result.status,
+            "qtmiddleware.passages": len(result.matches),
             "qtmiddleware.query_id": trace.query_id,
             "qtmiddleware.degradations": tuple(
                 f"{_clean_label(entry.stage)} {_clean_label(entry.reason)}"
@@ -333,9 +329,12 @@ def _list_attributes(operation: Operation) -> dict[str, Any]:
         }
     if isinstance(result, Answer):
         attributes["qtmiddleware.found"] = result.found
+        attributes["qtmiddleware.citations"] = len(result.citations)
     elif isinstance(result, Retrieval):
         decision = result.trace.decision
         attributes |= {
+            "qtmiddleware.searches": result.trace.searches,
+            "qtmiddleware.model_calls": result.trace.llm_calls,
             "qtmiddleware.cost": result.trace.cost_usd,
             "qtmiddleware.cache_hits": result.trace.cache_hits,
             "qtmiddleware.confidence": result.confidence,

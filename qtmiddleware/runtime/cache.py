@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
@@ -16,7 +15,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import CacheSettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Cache
-from qtmiddleware.runtime.forking import register_fork_reset
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.io import IO
 from qtmiddleware.types import Deadline, Degradation, Transformation
 
@@ -48,14 +47,9 @@ class TransformationCache:
         self.hits = self.misses = 0
         self._clock = clock
         self._entries: OrderedDict[Hashable, tuple[float, Transformation]] = OrderedDict()
-        self.reset_state()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Forget all flights after a fork, because only the parent process continues them."""
-        self._lock = threading.Lock()
         # By key: the flight, and until when its leader may take.
         self._flights: dict[Hashable, tuple[Future[Any], float]] = {}
+        self._lock = make_lock()
 
     def get(self, key: Hashable, *, is_counted: bool = True) -> Transformation | None:
         """Return what is stored under *key*; ``None`` if there is nothing or it has expired."""
@@ -86,7 +80,7 @@ class TransformationCache:
         """Return the flight for *key*, and whether the caller leads it and has to land it.
 
         A leader may take until *latest*. An overdue leader was stopped, for example with its event
-        loop, so the next caller leads a new flight.
+        loop or by a fork, so the next caller leads a new flight.
         """
         with self._lock:
             flight, end = self._flights.get(key, (None, 0.0))

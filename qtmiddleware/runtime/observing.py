@@ -10,10 +10,10 @@ from time import perf_counter, time
 from typing import Any, Final, Literal, TypeVar
 
 from qtmiddleware.errors import REASONS, ConfigError, ModelError
-from qtmiddleware.protocols import Observer, Reply
+from qtmiddleware.protocols import Observer
 from qtmiddleware.runtime.io import Ending, on_abandon
 from qtmiddleware.runtime.logs import LogSampler, format_error, get_logger
-from qtmiddleware.types import Answer, Operation, Retrieval
+from qtmiddleware.types import Operation
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Observation:
     The root has no operation, and is only the parent of others. Without observers, it does nothing.
     """
 
-    __slots__ = ("_began", "_observers", "_result", "_running", "operation")
+    __slots__ = ("_began", "_result", "_running", "observers", "operation")
 
     def __init__(
         self,
@@ -37,27 +37,22 @@ class Observation:
         operation: Operation | None = None,
     ) -> None:
         self.operation = operation
-        self._observers = observers
+        self.observers = observers
         self._began = 0.0
         self._result: Any = None
         # Holds the operation while it runs. `pop` is atomic, so only one thread reports the end.
         self._running: list[Operation] = []
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether there are observers."""
-        return bool(self._observers)
-
     def make_child(
         self, kind: Any, name: str = "", model: Any = None, **fields: Any
     ) -> Observation:
         """Return an observation for an operation inside this operation. It has not started yet."""
-        if not self._observers:
+        if not self.observers:
             return self
         if model is not None:
             fields |= describe_model(model)
         return Observation(
-            self._observers, Operation(next(_ids), kind, name, self.operation, **fields)
+            self.observers, Operation(next(_ids), kind, name, self.operation, **fields)
         )
 
     def keep_result(self, result: T) -> T:
@@ -79,12 +74,11 @@ class Observation:
             reason=reason,
             result=result,
             seconds=perf_counter() - self._began,
-            counts={**running.counts, **_collect_counts(result)},
         )
         self._notify(ended)
 
     def _notify(self, operation: Operation) -> None:
-        for observer in self._observers:
+        for observer in self.observers:
             report = observer.on_start if operation.outcome == "running" else observer.on_end
             try:
                 report(operation)
@@ -139,32 +133,7 @@ def describe_model(model: Any) -> dict[str, Any]:
     # A user's own function has no model's name. A user's own object may have anything.
     name = getattr(model, "model_name", getattr(model, "name", ""))
     names = {"model": name, "provider": getattr(model, "provider", "")}
-    fields: dict[str, Any] = {key: text for key, text in names.items() if isinstance(text, str)}
-    match getattr(model, "server", None):
-        case (str() as host, int() as port):
-            fields["server"] = host, port
-    return fields
-
-
-def _collect_counts(result: Any) -> dict[str, int]:
-    match result:
-        case Reply():
-            counts = _read_counts(result, "input_tokens", "output_tokens")
-            return {"llm_calls": result.calls, **counts}
-        case Answer():
-            return {"passages": len(result.matches), "citations": len(result.citations)}
-        case Retrieval(trace=trace):
-            counts = _read_counts(trace, "searches", "llm_calls", "input_tokens", "output_tokens")
-            problems = len(result.degradations)
-            return {"passages": len(result.matches), "degradations": problems, **counts}
-        case list():
-            # A list of vectors carries its tokens if the embedding service counts them.
-            return _read_counts(result, "input_tokens")
-    return {}
-
-
-def _read_counts(holder: Any, *names: str) -> dict[str, int]:
-    return {name: getattr(holder, name) for name in names if hasattr(holder, name)}
+    return {key: text for key, text in names.items() if isinstance(text, str)}
 
 
 is_inside_hook: Final[ContextVar[bool]] = ContextVar("is_inside_hook", default=False)

@@ -20,7 +20,7 @@ from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.retrieval.running_call import RunningCall
 from qtmiddleware.runtime.io import IO, Bulkhead
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.services import Search, arun, observe_embedding, run
+from qtmiddleware.runtime.services import Search, arun, run
 from qtmiddleware.types import Retrieval, add_degradation
 from qtmiddleware.wrapping.binding import Arguments, Binding
 from qtmiddleware.wrapping.engine import Engine
@@ -143,7 +143,8 @@ class Caller:
     async def _embed_text(self, search: Search, io: IO) -> Sequence[float]:
         began = perf_counter()
         texts = (search.text or "",)
-        with observe_embedding(search.observation, self.call.embedder, texts) as observation:
+        embedder = self.call.embedder
+        with search.observation.make_child("embedding", "", embedder, content=texts) as observation:
             vectors = observation.keep_result(await self.embed(texts, io))
         search.embed_seconds = perf_counter() - began
         return vectors[0]

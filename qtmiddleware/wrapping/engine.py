@@ -188,7 +188,7 @@ class Engine:
             and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
             and settings.scores == "backend"
             and settings.log.path is None
-            and not self.observation.is_observed
+            and not self.observation.observers
             and self.hook is None
         )
 

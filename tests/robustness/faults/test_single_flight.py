@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,7 +21,7 @@ from tests.support.fault_world import (
     transforming,
 )
 from tests.support.model_server import ModelServer, Said
-from tests.support.waiting import PATIENCE, await_until, wait_until
+from tests.support.waiting import await_until, wait_until
 
 
 async def asearch(query: str, top_k: int = 3) -> Any:
@@ -111,25 +109,3 @@ def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: M
         assert hasty.response == qtm.QueryMiddleware().wrap(search)(QUERY)
         service.released.set()
     assert len(service.bodies) == 1
-
-
-def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
-    if not hasattr(os, "fork"):
-        pytest.skip("this system does not fork")
-    released = threading.Event()
-
-    def model(_: Any) -> str:
-        released.wait(PATIENCE)
-        return '{"rewrite": "Which illness does Jaco have?"}'
-
-    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(search)
-    leader = threading.Thread(target=wrapped.retrieve, args=(QUERY,))
-    leader.start()
-    wait_until(lambda: wrapped.middleware.engine.cache._flights)
-    child = os.fork()
-    if not child:
-        released.set()
-        os._exit(0 if wrapped.retrieve(QUERY).status == "full" else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    released.set()
-    leader.join()

@@ -66,11 +66,8 @@ async def test_a_retrieval_is_told_with_everything_it_is_made_of(fn: Any) -> Non
     assert parents(observer) == {"retrieval": "", **dict.fromkeys(names, "retrieval")}
     heard = by_label(observer)
     whole = heard["retrieval"]
-    counts = {"passages": 4, "degradations": 0, "searches": 2, "llm_calls": 1}
-    assert dict(whole.counts) == {**counts, "input_tokens": 0, "output_tokens": 0}
     assert (heard["search original"].weight, heard["search rewrite"].weight) == (1.0, 0.6)
     assert heard["model rewrite"].model == "small"
-    assert heard["model rewrite"].counts["llm_calls"] == 1
     for it in heard.values():
         assert whole.began <= it.began <= time.time()
         assert 0 <= it.seconds <= whole.seconds
