@@ -156,7 +156,6 @@ def test_the_official_files_are_downloaded_once_and_a_changed_one_is_refused(
     [
         (b"<html>sign in</html>", 200, "must be the official"),
         (b"", 404, "cannot be downloaded"),
-        (b"", 503, "cannot be downloaded"),
     ],
 )
 def test_a_wrong_answer_of_the_hub_is_an_embedding_error_without_the_address_s_password(
