@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.command_line import read_plain_environment
+from tests.support.conversing import read_plain_environment
 from tests.support.model_server import ModelServer
 from tests.support.waiting import PATIENCE
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.own_function import write_questions
+from tests.support.conversing import read_plain_environment
 
 ROOT = Path(__file__).parents[2]
 APP = """
@@ -37,19 +38,14 @@ def write_application(folder: Path) -> None:
 
 
 def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_", "PYTEST_"))
-    }
     path = {
-        "PATH": f"{folder / 'bin'}{os.pathsep}{kept['PATH']}",
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
     }
     return subprocess.run(
         ["bash", "-e", "-c", script],
         cwd=folder,
-        env={**kept, **path},
+        env={**read_plain_environment(), **path},
         capture_output=True,
         text=True,
         timeout=200,

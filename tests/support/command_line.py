@@ -20,7 +20,7 @@ from qtmiddleware.kit.cli import main
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.stores import SQLiteStore
 from tests.support.answering_service import AnsweringService
-from tests.support.conversing import INDEX, PASSAGES, PATIENCE
+from tests.support.conversing import INDEX, PASSAGES, PATIENCE, read_plain_environment
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,6 @@ def qtm_process(tmp_path: Path) -> Callable[..., Ended]:
         return Ended(ended.returncode, out, err)
 
     return run
-
-
-def read_plain_environment() -> dict[str, str]:
-    """The environment without what would decide which model is asked."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_"))
-    }
 
 
 def run_here(

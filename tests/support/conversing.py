@@ -25,11 +25,16 @@ PATIENCE: Final = {"QTM_LIMITS_LLM_TIMEOUT_MS": "60000", "QTM_LIMITS_DEADLINE_MS
 INDEX: Final = Path(".tmp/index/qtmiddleware.sqlite")
 
 
-def environ(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a terminal, without a key."""
-    kept = {
+def read_plain_environment() -> dict[str, str]:
+    """The environment without what would decide which model is asked."""
+    return {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("OPENAI_", "QTM_"))
     }
-    return {**kept, **PATIENCE, "TERM": "xterm", "XDG_STATE_HOME": str(folder / "state"), **more}
+
+
+def environ(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a terminal, without a key."""
+    own = {"TERM": "xterm", "XDG_STATE_HOME": str(folder / "state")}
+    return {**read_plain_environment(), **PATIENCE, **own, **more}

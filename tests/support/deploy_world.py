@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import httpx
 
+from tests.support.conversing import read_plain_environment
+
 ROOT: Final = Path(__file__).parents[2]
 QUESTION: Final = "Does Jaco have any health concerns?"
 IDS: Final = ["a", "b"]
@@ -34,10 +36,9 @@ def environment(address: str, **more: str) -> dict[str, str]:
     """That of a process whose model is at *address*, without settings of the machine's own."""
     kept = {
         name: value
-        for name, value in os.environ.items()
-        if not name.upper().startswith(("OPENAI_", "QTM_"))
+        for name, value in read_plain_environment().items()
+        if not name.upper().endswith("_PROXY")
     }
-    kept = {name: value for name, value in kept.items() if not name.upper().endswith("_PROXY")}
     # The model answers when the processor is free, which it may not be for a while.
     patient = {"QTM_LIMITS_LLM_TIMEOUT_MS": "20000", "QTM_LIMITS_DEADLINE_MS": "30000"}
     return kept | patient | {"OPENAI_API_KEY": "sk-x", "QTM_LLM_BASE_URL": address} | more

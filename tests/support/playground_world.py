@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from urllib.parse import urlencode
 
 import httpx
 
+from tests.support.conversing import read_plain_environment
 from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -53,11 +53,6 @@ def serve(
     folder: Path, *arguments: str, command: str = "playground", **environ: str
 ) -> Iterator[Served]:
     """Run ``qtm playground`` in *folder* without a key."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_"))
-    }
     errors = folder / "stderr.txt"
     reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     with errors.open("w") as stream:
@@ -73,7 +68,12 @@ def serve(
             stderr=stream,
             text=True,
             cwd=folder,
-            env={**kept, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environ},
+            env={
+                **read_plain_environment(),
+                "PYTHONPATH": str(ROOT),
+                "PYTHONIOENCODING": "utf-8",
+                **environ,
+            },
         )
     try:
         assert process.stdout is not None

@@ -91,17 +91,18 @@ def works():
 WARM = "assert works()\n"
 
 
-@pytest.mark.parametrize("warm", ["", WARM], ids=["first", "warm"])
-def test_a_retrieval_at_exit_works(warm: str) -> None:
-    assert python(WRAPPED + warm + "atexit.register(lambda: print(works()))") == "True\n"
-
-
-@pytest.mark.parametrize("warm", ["", WARM], ids=["first", "warm"])
-def test_a_retrieval_in_a_thread_that_outlives_the_main_one_works(warm: str) -> None:
-    body = (
+ENDS = {
+    "at exit": "atexit.register(lambda: print(works()))",
+    "in a thread that outlives the main one": (
         "threading.Thread(target=lambda: (threading.main_thread().join(), print(works()))).start()"
-    )
-    assert python(WRAPPED + warm + body) == "True\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("warm", ["", WARM], ids=["first", "warm"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_retrieval_works_until_the_end(end: str, warm: str) -> None:
+    assert python(WRAPPED + warm + ENDS[end]) == "True\n"
 
 
 def test_a_retrieval_of_a_finalizer_while_the_interpreter_is_torn_down_gives_what_the_function_gives() -> (

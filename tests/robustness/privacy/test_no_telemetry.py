@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.command_line import read_plain_environment
+from tests.support.conversing import read_plain_environment
 
 pytestmark = pytest.mark.thorough
 

@@ -13,14 +13,10 @@ pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[3]
 
 
-def test_hundreds_of_questions_at_once_do_not_cross_or_leave_anything_behind(
-    tmp_path: Path,
-) -> None:
-    result = tmp_path / "soak.md"
-    options = ["--seconds", "1", "--result", str(result)]
-    command = [sys.executable, "-m", "tests.robustness.soak", *options]
+def test_hundreds_of_questions_at_once_do_not_cross_or_leave_anything_behind() -> None:
+    command = [sys.executable, "-m", "tests.robustness.soak", "--seconds", "1"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "| laws broken | 0 |" in result.read_text(encoding="utf-8")
+    assert "laws broken: 0\n" in done.stdout
