@@ -47,7 +47,8 @@ from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.protocols import Embedder, LanguageModel
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -104,7 +105,8 @@ def command(
         open_progress_bar() as update,
         open_index(dataset, _FOLDER, embedder, progress=update) as store,
     ):
-        system = index_system(store, embedder, client, top_k=TOP_K)
+        texts = [question.text for question in asked.questions]
+        system = index_system(store, _embed_once(embedder, texts), client, top_k=TOP_K)
         comparison = measure_systems(system, asked, chosen(USUAL), progress=update)
         # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=recording is None)
@@ -125,6 +127,16 @@ def command(
     head = f"\nStep by step: question {example.id} with {_EXAMPLE!r}. The right passages: {right}."
     out.write(f"{head}\n{example.text}")
     show_question(AskedQuestion(example, tuple(results)))
+
+
+def _embed_once(embedder: Embedder, questions: list[str]) -> Embedder:
+    """Return an embedder that embeds *questions* now, because every system searches for them."""
+    known = dict(zip(questions, embedder.embed(questions), strict=True))
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [known.get(text) or embedder.embed([text])[0] for text in texts]
+
+    return CallableEmbedder(embed, name=embedder.name, dimension=embedder.dimension)
 
 
 def _serve_playground(client: LanguageModel, recording: RecordedModel | None, origin: str) -> None:
