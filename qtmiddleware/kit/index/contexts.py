@@ -99,7 +99,8 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     # Some models write the context alone, without JSON.
     found: object = text
     if values:
-        found = next((value[FIELD.name] for value in values if _has_context(value)), None)
+        objects = (value for value in values if isinstance(value, dict))
+        found = next((value[FIELD.name] for value in objects if FIELD.name in value), None)
     context = clean_text(found) if isinstance(found, str) else ""
     if is_refusal(context, prompt.query):
         raise ModelError("refused", "the model refused to write a context")
@@ -113,10 +114,6 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     if len(context) > MOST_CHARS:
         raise ModelError("too_long", f"the model's context has more than {MOST_CHARS} characters")
     return context
-
-
-def _has_context(value: object) -> bool:
-    return isinstance(value, dict) and FIELD.name in value
 
 
 class ContextWriter:

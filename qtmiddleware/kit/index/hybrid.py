@@ -34,9 +34,6 @@ from qtmiddleware.types import DEFAULT_NAMESPACE, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
 
-# The default number of seconds to wait for the word search after the vector search has ended.
-PATIENCE: Final = 10.0
-
 # A search function: takes the query, the number of passages, and ``filter=`` if there is one.
 Search = Callable[..., Any]
 
@@ -55,8 +52,7 @@ class Hybrid:
 
     Both searches run at the same time, the word search in a daemon thread. A search with weight 0
     is not run. An exception from the vector search is raised to the caller. If the word search
-    fails or takes too long, only the vector search's passages are returned, and a warning is logged
-    once.
+    fails, only the vector search's passages are returned, and a warning is logged.
 
     Args:
         vector_search: a function of ``(query, top_k)``, and ``filter=`` if the call has a filter.
@@ -66,7 +62,6 @@ class Hybrid:
             or for *top_k* passages if that is more. ``search_top_k`` is the default of *top_k*.
         rrf_k: the constant k of the method ``rrf``.
         preprocess: the rules that extract the keywords for the word search.
-        patience: how many seconds to wait for the word search after the vector search has returned.
 
     Raises:
         ConfigError: if both weights are 0.
@@ -81,14 +76,11 @@ class Hybrid:
         options: HybridSettings | None = None,
         rrf_k: int = 60,
         preprocess: PreprocessSettings | None = None,
-        patience: float = PATIENCE,
     ) -> None:
         self._options = options = options or HybridSettings()
         self._rrf_k = rrf_k
         self._preprocess = preprocess or PreprocessSettings()
         self._vector_search, self._keyword_search = vector_search, keyword_search
-        self._patience = patience
-        self._has_warned = False
         total_weight = options.vector_weight + options.bm25_weight
         if not total_weight > 0:
             raise ConfigError(
@@ -107,7 +99,7 @@ class Hybrid:
         self.__signature__ = signature.replace(parameters=list(parameters.values()))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(options={self._options!r})"
+        return f"Hybrid(options={self._options!r})"
 
     def __call__(
         self,
@@ -137,8 +129,14 @@ class Hybrid:
             # The word search starts first, because the vector search blocks this thread.
             pending = _start(search_words) if bm25_weight else None
             rankings = {"vector": run_search(self._vector_search, query, vector_weight)}
-            if pending is not None and (words := self._wait_for_words(pending)) is not None:
-                rankings["bm25"] = words
+            try:
+                if pending is not None:
+                    rankings["bm25"] = pending.result()
+            except Exception as error:
+                # Only the kind of the error: its message may quote a text.
+                kind = type(error).__name__
+                message = "the keyword search failed (%s); only the vector search was used"
+                logger.warning(message, kind, event="word_search_failed")
         for name, ranking in rankings.items():
             record_unmerged_list(name, ranking)
         return _merge_rankings(rankings, self._options.method, self._rrf_k, top_k)
@@ -153,22 +151,6 @@ class Hybrid:
             keep_words=rules.keep_words,
             extra_words=rules.extra_words,
         )
-
-    def _wait_for_words(self, pending: Future[Ranking]) -> Ranking | None:
-        """Wait for the word search. If it fails or takes too long, log that and return ``None``."""
-        try:
-            return pending.result(timeout=self._patience)
-        except Exception as error:
-            # One warning is enough: an index that is down fails every search.
-            if not self._has_warned:
-                self._has_warned = True
-                # Only the kind of the error: its message may quote a text.
-                logger.warning(
-                    "the keyword search failed (%s); only the vector search was used",
-                    type(error).__name__,
-                    event="word_search_failed",
-                )
-            return None
 
 
 def _start(search: Callable[[], Ranking]) -> Future[Ranking]:
@@ -218,36 +200,30 @@ def _merge_rankings(
     return records
 
 
-class HybridSearch(Hybrid):
-    """Searches one store by vectors and by words at the same time; see `Hybrid`.
+def search_store(
+    store: Store,
+    embedder: Embedder,
+    *,
+    options: HybridSettings,
+    rrf_k: int,
+    preprocess: PreprocessSettings,
+) -> Hybrid:
+    """Return a function that searches one store by vectors and by words at the same time.
 
     Raises `StoreError` if *store* has no word search, and `ConfigError` if both weights are 0.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        embedder: Embedder,
-        *,
-        options: HybridSettings | None = None,
-        rrf_k: int = 60,
-        preprocess: PreprocessSettings | None = None,
-    ) -> None:
-        options = options or HybridSettings()
-        if options.bm25_weight and not isinstance(store, KeywordStore):
-            raise StoreError(
-                f"{type(store).__name__} has no keyword search, which hybrid.enabled needs; use"
-                " sqlite, or set hybrid.bm25Weight to 0"
-            )
-
-        def search_vectors(query: str, top_k: int, **filter_argument: Any) -> list[Record]:
-            start = perf_counter()
-            vector = embedder.embed([query])[0]
-            record_embedding_time(perf_counter() - start)
-            return store.search(vector, top_k, **filter_argument)
-
-        # With a weight of 0, the second function is never called.
-        word_search = getattr(store, "keyword_search", search_vectors)
-        super().__init__(
-            search_vectors, word_search, options=options, rrf_k=rrf_k, preprocess=preprocess
+    if options.bm25_weight and not isinstance(store, KeywordStore):
+        raise StoreError(
+            f"{type(store).__name__} has no keyword search, which hybrid.enabled needs; use"
+            " sqlite, or set hybrid.bm25Weight to 0"
         )
+
+    def search_vectors(query: str, top_k: int, **filter_argument: Any) -> list[Record]:
+        start = perf_counter()
+        vector = embedder.embed([query])[0]
+        record_embedding_time(perf_counter() - start)
+        return store.search(vector, top_k, **filter_argument)
+
+    # With a weight of 0, the second function is never called.
+    search_words = getattr(store, "keyword_search", search_vectors)
+    return Hybrid(search_vectors, search_words, options=options, rrf_k=rrf_k, preprocess=preprocess)

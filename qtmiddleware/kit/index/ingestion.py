@@ -117,8 +117,6 @@ class IngestReport:
         return bool(self.skipped) and not (self.added or self.changed or self.unchanged)
 
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
-
 logger: Final = get_logger("qtmiddleware.ingest")
 
 # The number of chunks that are embedded and written together.
@@ -135,7 +133,7 @@ _Texts = list[tuple[bytes, str]]
 def ingest(
     data_path: str | os.PathLike[str] | None = None,
     *,
-    config: ConfigSource = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None = None,
     client: Any = None,
     embedder: Any = None,
     store: Store | None = None,
@@ -192,7 +190,6 @@ def ingest(
         try:
             contexts = None if model is None else ContextWriter(model, ledger, settings)
             run = _Run(ledger, source, retriever.store, retriever.embedder, contexts, progress)
-            run.forget_emptied_store()
             _log_counts("Reading documents", files=len(source.paths))
             with connect_to_ray() if on_ray else nullcontext(), Converter() as converter:
                 run.index_documents(converter, on_ray=on_ray)
@@ -240,13 +237,10 @@ class _Run:
         self._counts: Any = Counter()
         self._skipped: list[Skipped] = []
 
-    def forget_emptied_store(self) -> None:
-        """Forget which documents are done if the store has no passages any more."""
+    def index_documents(self, converter: Converter, *, on_ray: bool) -> None:
+        """Index the new and changed documents, or all if the store has been emptied."""
         if not self._store.count():
             self._ledger.execute("UPDATE documents SET fingerprint = ''")
-
-    def index_documents(self, converter: Converter, *, on_ray: bool) -> None:
-        """Index the new and changed documents."""
         paths = self._source.paths
         group: list[_Document] = []
         self._report("reading", 0, len(paths))

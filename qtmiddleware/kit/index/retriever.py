@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
-from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
-from qtmiddleware.kit.index.hybrid import HybridSearch
+from qtmiddleware.kit.embedding import find_embedder
+from qtmiddleware.kit.index.hybrid import search_store
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, open_pinecone
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
@@ -77,7 +77,7 @@ def open_retriever(
     used_embedder = _open_embedder(embedder, settings)
     opened_store = store if store is not None else _open_store(settings, used_embedder, must_exist)
     owned: list[Any] = [opened_store] if store is None else []
-    if embedder is None and isinstance(used_embedder, OpenAIEmbedder):
+    if embedder is None and hasattr(used_embedder, "close"):
         owned.append(used_embedder)
     # A user's embedding function may embed queries in another way than passages.
     query_embedder = used_embedder
@@ -94,7 +94,7 @@ def open_retriever(
     hybrid = None
     if settings.hybrid.enabled:
         # The word search needs the question's text, so the search embeds the question itself.
-        hybrid = HybridSearch(
+        hybrid = search_store(
             opened_store,
             query_embedder,
             options=settings.hybrid,
