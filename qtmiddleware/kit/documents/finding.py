@@ -63,11 +63,9 @@ def find_documents(data_path: str | Path) -> FoundDocuments:
         files = list(walked) if str(data_path).strip() else []
     # A home directory that is unknown is a RuntimeError.
     except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
-        # Only an OSError names the path and has a reason without it.
-        path = getattr(error, "filename", None)
+        # The text of an OSError would name the whole path.
         reason = getattr(error, "strerror", None) or error
-        problem = f"but {repr(path) if path else 'it'} cannot be read: {reason}"
-        raise _build_error(data_path, problem) from error
+        raise _build_error(data_path, f"but it cannot be read: {reason}") from error
     documents = {file for file in files if file.name.casefold().endswith(EXTENSIONS)}
     others = Counter(file.suffix.casefold() for file in files if file not in documents)
     if not documents:

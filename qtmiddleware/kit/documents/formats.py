@@ -230,9 +230,10 @@ _SKIPPED: Final = (
     *("select", "textarea"),
 )
 _BLOCKS: Final = (
-    *("h1", "h2", "h3", "h4", "h5", "h6", "address", "article", "aside", "blockquote", "br"),
-    *("caption", "dd", "dl", "dt", "details", "div", "fieldset", "figcaption", "figure", "form"),
-    *("header", "hr", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tr", "ul"),
+    *("h1", "h2", "h3", "h4", "h5", "h6"),
+    *("address", "article", "aside", "blockquote", "br", "caption", "dd", "details", "div", "dl"),
+    *("dt", "fieldset", "figcaption", "figure", "form", "header", "hr", "li", "main", "ol", "p"),
+    *("pre", "section", "summary", "table", "tr", "ul"),
 )
 # In HTML, a line break is a space. These signs stand for what is none until the end.
 _PARAGRAPH_END: Final = "\u2029"

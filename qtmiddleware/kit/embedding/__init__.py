@@ -51,12 +51,11 @@ def find_embedder(model_name: str, *, dimensions: int | None = None) -> Embedder
     if model_name.removeprefix("sentence-transformers/") == MODEL_NAME:
         embedder = MiniLMEmbedder()
         if dimensions not in (None, embedder.dimension):
-            allowed = f"null or {embedder.dimension}"
             raise ConfigError(
-                f"embeddingDimensions must be {allowed} for {MODEL_NAME}, not {dimensions}",
+                f"embeddingDimensions must be 384 for {MODEL_NAME}, not {dimensions}",
                 path="embeddingDimensions",
                 value=dimensions,
-                allowed=allowed,
+                allowed="null or 384",
             )
         return embedder
     if model_name.startswith(("openai/", "text-embedding-")):

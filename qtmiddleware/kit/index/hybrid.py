@@ -84,9 +84,8 @@ class Hybrid:
         total_weight = options.vector_weight + options.bm25_weight
         if not total_weight > 0:
             raise ConfigError(
-                "hybrid.vectorWeight and hybrid.bm25Weight are both 0; set one of them above 0",
+                "hybrid.vectorWeight or hybrid.bm25Weight must be above 0; both are 0",
                 path="hybrid.vectorWeight",
-                allowed="at least one weight above 0",
             )
         if is_async(vector_search) or is_async(keyword_search):
             raise WrapError("hybrid search needs plain functions, not async functions")

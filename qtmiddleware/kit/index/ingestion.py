@@ -279,8 +279,7 @@ class _Run:
             detail = f" ({error.detail})" if error.detail else ""
             self._skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
         except MissingExtra as error:
-            # In a folder, one such file must not stop the run. A file that the user named is
-            # different.
+            # In a folder, such a file does not stop the run.
             if self._source.is_file:
                 raise
             self._skipped.append(Skipped(str(path), str(error), error.extra))

@@ -91,24 +91,18 @@ def open_retriever(
     ) -> list[Record]:
         return opened_store.search(query, top_k, filter=filter)
 
-    hybrid = None
-    if settings.hybrid.enabled:
-        # The word search needs the question's text, so the search embeds the question itself.
-        hybrid = search_store(
-            opened_store,
-            query_embedder,
-            options=settings.hybrid,
-            rrf_k=settings.fusion.rrf_k,
-            preprocess=settings.preprocess,
-        )
-    return StoreRetriever(
+    if not settings.hybrid.enabled:
+        parts = opened_store, used_embedder, search, settings, query_embedder
+        return StoreRetriever(*parts, tuple(owned))
+    # The word search needs the question's text, so the search embeds the question itself.
+    hybrid = search_store(
         opened_store,
-        used_embedder,
-        hybrid or search,
-        settings,
-        None if hybrid else query_embedder,
-        tuple(owned),
+        query_embedder,
+        options=settings.hybrid,
+        rrf_k=settings.fusion.rrf_k,
+        preprocess=settings.preprocess,
     )
+    return StoreRetriever(opened_store, used_embedder, hybrid, settings, None, tuple(owned))
 
 
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:

@@ -6,11 +6,9 @@ import hashlib
 import json
 import os
 import re
-import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
@@ -27,7 +25,7 @@ READER: Final = 6
 # The maximum length of a document's name, because Pinecone's ids have at most 512 characters.
 LONGEST_NAME: Final = 480
 
-_SAFE: Final = "".join(sorted(set(string.printable) - set(string.whitespace) - set("%#~"))) + " "
+_UNSAFE: Final = re.compile(rb"[^ -~]|[%#~]")
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
 
 
@@ -120,7 +118,8 @@ def identify_file(path: Path) -> str:
 def encode_path(path: str) -> str:
     """Return *path* in printable ASCII, with other characters and ``%#~`` encoded as ``%XX``."""
     # The sign ~ separates a shortened name from its hash, so it must not occur in a path.
-    return quote(os.fsencode(path), safe=_SAFE).replace("~", "%7E")
+    encoded = _UNSAFE.sub(lambda byte: b"%%%02X" % byte[0][0], os.fsencode(path))
+    return encoded.decode("ascii")
 
 
 def build_document_name(relative_path: str) -> str:

@@ -20,7 +20,6 @@ from qtmiddleware.runtime.io import is_async
 # Source: https://docs.pinecone.io/reference/api/database-limits
 MOST_IDS: Final = 1_000
 MOST_BYTES: Final = 2_000_000
-MOST_METADATA_BYTES: Final = 40_960
 MOST_MATCHES: Final = 10_000
 
 # The maximum size of a number in JSON, in bytes, with a comma and a space.
@@ -29,7 +28,7 @@ _NUMBER_BYTES: Final = 26
 _FRAME_BYTES: Final = 120
 # The largest whole number that Pinecone stores exactly, because it stores 64-bit floats.
 _EXACT: Final = 2**53
-_DEFAULT_NAMESPACES: Final = ("", "__default__")
+_DEFAULT_NAMESPACE: Final = "__default__"
 _KEY_VARIABLE: Final = "PINECONE_API_KEY"
 _ADVICE: Final = {
     401: f"rejected the key; check {_KEY_VARIABLE}",
@@ -53,37 +52,32 @@ class PineconeStore:
     `StoreError`, and `InvalidQuery` for an invalid filter.
 
     Args:
-        index: an index of the ``pinecone`` client, or any object with the same methods. It stays
-            open. ``None`` opens one with *open_index*.
+        open_index: returns an index of the ``pinecone`` client, or any object with the same
+            methods. Called once per process. The store closes the index.
         embedding_model: the model of all vectors, for error messages.
         dimension: the length of all vectors.
         namespace: the namespace; ``""`` and ``"__default__"`` are the same.
         text_field: the metadata field that contains the text.
-        open_index: opens the index, once per process. The store closes it.
     """
 
     def __init__(
         self,
-        index: Any = None,
+        open_index: Callable[[], Any],
         *,
         embedding_model: str,
         dimension: int,
         namespace: str = "",
         text_field: str = "text",
-        open_index: Callable[[], Any] | None = None,
     ) -> None:
-        self._own_index = MadeOnce[Any]()
-        self._get_index: Callable[[], Any] = lambda: index
-        if open_index is not None:
-            self._get_index = lambda: self._own_index.get(open_index)
-            index = self._get_index()
+        self._open_index = open_index
+        self._index = MadeOnce[Any]()
+        index = self._index.get(open_index)
         # An async index has the same methods, but they return coroutines.
         if is_async(index.query):
             raise StoreError("the Pinecone index must not be async; use pinecone.Pinecone().Index")
         self._embedding_model = embedding_model
         self._dimension = dimension
-        # Some clients use None for the default namespace.
-        self._namespace = namespace or ""
+        self._namespace = "" if namespace == _DEFAULT_NAMESPACE else namespace
         self._text_field = text_field
         self._closed = False
         self._metric: str | None = None
@@ -102,8 +96,7 @@ class PineconeStore:
     @property
     def identity(self) -> str:
         """The index's host and the namespace as one text."""
-        is_default = self._namespace in _DEFAULT_NAMESPACES
-        return f"pinecone:{self._host}/{'__default__' if is_default else self._namespace}"
+        return f"pinecone:{self._host}/{self._namespace or _DEFAULT_NAMESPACE}"
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
@@ -136,7 +129,7 @@ class PineconeStore:
 
         At most 10,000. The score depends on the index's metric; a Euclidean distance is negated.
         """
-        vector = self._convert_vector(query, "the query")
+        vector = self._convert_vector(query)
         condition: dict[str, Any] = {"filter": filter} if filter else {}
         # Called only for its checks: all stores reject the same filters.
         build_matcher(filter or {})
@@ -164,17 +157,16 @@ class PineconeStore:
         """Return the number of passages; recent writes may not be counted yet."""
         self._check_index_once()
         namespaces = self._call("describe_index_stats").namespaces or {}
+        found = namespaces.get(self._namespace)
         # Pinecone may list the default namespace under either name.
-        is_default = self._namespace in _DEFAULT_NAMESPACES
-        names = _DEFAULT_NAMESPACES if is_default else (self._namespace,)
-        return max(
-            namespaces[name].vector_count or 0 if name in namespaces else 0 for name in names
-        )
+        if found is None and not self._namespace:
+            found = namespaces.get(_DEFAULT_NAMESPACE)
+        return found.vector_count or 0 if found else 0
 
     def close(self) -> None:
-        """Close the connections that the store opened. An index that you passed in stays open."""
+        """Close the index and its connections; you can call this more than once."""
         self._closed = True
-        self._own_index.close()
+        self._index.close()
 
     def _check_index_once(self) -> str:
         """Return the index's metric. The first call checks the index's type and dimension."""
@@ -184,9 +176,9 @@ class PineconeStore:
             dimension = getattr(stats, "dimension", None) or self._dimension
             if (vector_type, dimension) != ("dense", self._dimension):
                 raise StoreError(
-                    f"{self._subject} holds {vector_type} vectors of {dimension} numbers and cannot"
-                    f" be used with {self._embedding_model!r}, which makes dense ones of"
-                    f" {self._dimension}. Use the model it was made for, or another index"
+                    f"{self._subject} holds {vector_type} vectors of {dimension} numbers, not dense"
+                    f" ones of {self._dimension} as {self._embedding_model!r} makes; use the model"
+                    " it was made for, or another index"
                 )
             self._metric = str(getattr(stats, "metric", None) or "")
         return self._metric
@@ -207,35 +199,27 @@ class PineconeStore:
                 raise StoreError(
                     f"the metadata of the passage {passage.id!r} must be JSON ({kind})"
                 ) from None
-            size = len(encoded.encode())
-            if size > MOST_METADATA_BYTES:
-                raise StoreError(
-                    f"the text and metadata of the passage {passage.id!r} are {size:,} bytes;"
-                    f" Pinecone keeps at most {MOST_METADATA_BYTES:,} a record: make the chunks"
-                    " smaller"
-                )
-            size += len(vector) * _NUMBER_BYTES + len(passage.id) + _FRAME_BYTES
+            size = len(encoded.encode()) + len(passage.id) + _FRAME_BYTES
+            size += len(vector) * _NUMBER_BYTES
             if batch and (len(batch) == MOST_IDS or total_bytes + size > MOST_BYTES):
                 yield list(batch.values())
                 batch, total_bytes = {}, 0
             batch[passage.id] = {
                 "id": passage.id,
-                "values": self._convert_vector(vector, f"the passage {passage.id!r}"),
+                "values": self._convert_vector(vector),
                 "metadata": json.loads(encoded),
             }
             total_bytes += size
         if batch:
             yield list(batch.values())
 
-    def _convert_vector(self, vector: Any, owner: str) -> list[float]:
+    def _convert_vector(self, vector: Any) -> list[float]:
         try:
             numbers = [float(number) for number in vector]
         except (TypeError, ValueError):
             numbers = []
         if len(numbers) != self._dimension or not all(map(isfinite, numbers)):
-            raise StoreError(
-                f"the vector of {owner} must be a list of {self._dimension} finite numbers"
-            )
+            raise StoreError(f"each vector must be a list of {self._dimension} finite numbers")
         return numbers
 
     def _call(self, method: str, *, may_be_missing: bool = False, **arguments: Any) -> Any:
@@ -244,7 +228,8 @@ class PineconeStore:
             raise StoreError(f"{self._subject} cannot be used: the store is closed")
         with _explain_errors(self._subject):
             try:
-                return getattr(self._get_index(), method)(**arguments)
+                index = self._index.get(self._open_index)
+                return getattr(index, method)(**arguments)
             except Exception as error:
                 if may_be_missing and getattr(error, "status_code", None) == 404:
                     return None
@@ -279,11 +264,11 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
 
     with _explain_errors(f"the Pinecone index {options.host or options.index!r}"):
         return PineconeStore(
+            open_index,
             embedding_model=embedding_model,
             dimension=dimension,
             namespace=options.namespace,
             text_field=options.text_field,
-            open_index=open_index,
         )
 
 

@@ -115,11 +115,10 @@ class SQLiteStore:
             saved = dict(connection.execute("SELECT key, value FROM meta LIMIT 10"))
         model, vector_length = saved.get("embedding_model"), saved.get("dimension")
         if (model, vector_length) != (embedding_model, dimension):
-            model = str(model)[:100]
             raise StoreError(
-                f"{self._subject} was made with the embedding model {model!r} ({vector_length}"
-                f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}):"
-                f" their vectors differ in meaning. Use {model!r}, or ingest into another path"
+                f"{self._subject} was made with {str(model)[:100]!r} ({vector_length} numbers per"
+                f" vector), not with {embedding_model!r} ({dimension}); use that embedding model,"
+                " or ingest into another path"
             )
         self._identity = str(saved.get("identity"))
 

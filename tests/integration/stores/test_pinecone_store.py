@@ -26,7 +26,7 @@ def world() -> Iterator[PineconeWorld]:
 
 def opened(world: PineconeWorld, index: str = "passages", **options: Any) -> PineconeStore:
     options = {"embedding_model": "a-model", "dimension": 3, **options}
-    return PineconeStore(world.index(index), **options)
+    return PineconeStore(lambda: world.index(index), **options)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_greater_is_better_for_euclidean_distances_too(world: PineconeWorld) -> 
 
 def test_a_given_index_stays_open_and_no_key_shows(world: PineconeWorld) -> None:
     index = world.index("passages")
-    with PineconeStore(index, embedding_model="a-model", dimension=3) as store:
+    with PineconeStore(lambda: index, embedding_model="a-model", dimension=3) as store:
         store.write([(Passage("a", ""), X)])
         assert "127.0.0.1" in repr(store)
         assert API_KEY not in repr(store)

@@ -381,7 +381,7 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
         world.add_index("passages", dimension=3)
         for name, value in world.environment.items():
             monkeypatch.setenv(name, value)
-        dense = PineconeStore(world.index("passages"), embedding_model="m", dimension=3)
+        dense = PineconeStore(lambda: world.index("passages"), embedding_model="m", dimension=3)
         reranker = PineconeReranker("bge-reranker-v2-m3", client=world.client())
         dense.write([(Passage("a", PASSAGE, {"author": METADATA}), X)])
         emitted.show(dense, reranker, StoreSettings(index="passages"))
