@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -151,6 +152,10 @@ def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
     if settings.chunk_overlap >= settings.chunk_size:
         allowed = f"less than chunkSize, which is {settings.chunk_size}"
         yield ("chunk_overlap",), settings.chunk_overlap, allowed
+    for name in ("index_path", "data_path", "embedding_model"):
+        value = getattr(settings, name)
+        if "\0" in (value or "") or not _has_known_home(value or ""):
+            yield (name,), value, "a path that this system knows"
     if not any(settings.fusion.weights.values()):
         yield ("fusion", "weights"), 0, "above 0 for at least one kind of text"
     hybrid, store = settings.hybrid, settings.store
@@ -158,3 +163,11 @@ def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
         yield ("hybrid", "vector_weight"), 0, "above 0 if hybrid.bm25Weight is 0"
     if store.kind == "pinecone" and not (store.index or store.host):
         yield ("store", "index"), store.index, "the name of a Pinecone index, or store.host"
+
+
+def _has_known_home(path: str) -> bool:
+    try:
+        pathlib.Path(path).expanduser()
+    except RuntimeError:
+        return False
+    return True

@@ -276,7 +276,8 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
         block.text = f"{_PARAGRAPH_END}{block.text or ''}"
         block.tail = f"{_PARAGRAPH_END}{block.tail or ''}"
     for paragraph in body.text_content().split(_PARAGRAPH_END):
-        text = _SPACES.sub(" ", paragraph).strip().replace("\u2028", "\n").replace("\xa0", " ")
+        text = _SPACES.sub(" ", paragraph).strip()
+        text = text.replace("\u2028", "\n").replace("\xa0", " ")
         if text.strip():
             yield Piece(text.strip("\n") + "\n\n", {"title": title} if title else {})
 

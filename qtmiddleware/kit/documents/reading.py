@@ -184,8 +184,9 @@ def serve() -> None:
         # Ends this process after so many seconds, even in code that never returns to Python.
         faulthandler.dump_traceback_later(seconds, exit=True)
         try:
-            pieces = read_file(Path(path))
-            answer = {"pieces": [[it.text, dict(it.location), it.stands_alone] for it in pieces]}
+            found = read_file(Path(path))
+            rows = [[piece.text, piece.location, piece.stands_alone] for piece in found]
+            answer = {"pieces": rows}
         except MissingExtra as error:
             answer = {"missing": [error.package, error.extra]}
         except UnreadableDocument as error:

@@ -24,8 +24,6 @@ from qtmiddleware.providers.openai_client import (
 )
 from qtmiddleware.runtime.forking import MadeOnce, make_lock
 
-__all__ = ["MiniLMEmbedder", "OpenAIEmbedder", "SentenceTransformersEmbedder", "find_embedder"]
-
 _DIMENSIONS: Final = {
     "text-embedding-3-small": 1_536,
     "text-embedding-3-large": 3_072,

@@ -97,7 +97,8 @@ class MiniLMEmbedder:
                 replace_surrogates(text[:_MAX_CHARS]) for text in texts[start : start + _BATCH]
             ]
             # Not by `encode_batch`, whose threads do not survive a fork.
-            vectors += encoder.encode_texts([tokenizer.encode(text).ids for text in batch]).tolist()
+            token_ids = [tokenizer.encode(text).ids for text in batch]
+            vectors += encoder.encode_texts(token_ids).tolist()
         return vectors
 
     def load(self) -> tuple[Tokenizer, BertEncoder]:

@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.config.settings import HybridMethod, HybridSettings, PreprocessSettings
-from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
+from qtmiddleware.errors import ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted_scores
@@ -64,7 +64,6 @@ class Hybrid:
         preprocess: the rules that extract the keywords for the word search.
 
     Raises:
-        ConfigError: if both weights are 0.
         WrapError: if one of the functions is async.
     """
 
@@ -82,14 +81,10 @@ class Hybrid:
         self._preprocess = preprocess or PreprocessSettings()
         self._vector_search, self._keyword_search = vector_search, keyword_search
         total_weight = options.vector_weight + options.bm25_weight
-        if not total_weight > 0:
-            raise ConfigError(
-                "hybrid.vectorWeight or hybrid.bm25Weight must be above 0; both are 0",
-                path="hybrid.vectorWeight",
-            )
         if is_async(vector_search) or is_async(keyword_search):
             raise WrapError("hybrid search needs plain functions, not async functions")
-        self._weights = options.vector_weight / total_weight, options.bm25_weight / total_weight
+        self._vector_weight = options.vector_weight / total_weight
+        self._bm25_weight = options.bm25_weight / total_weight
         # Code that reads the signature, as the middleware does, sees how many passages a call
         # without top_k returns.
         signature = inspect.signature(self.__call__)
@@ -113,7 +108,7 @@ class Hybrid:
         width = max(self._options.fusion_top_k, top_k)
         # Without a filter, the searches need no parameter for it.
         condition = {} if filter is None else {"filter": filter}
-        vector_weight, bm25_weight = self._weights
+        vector_weight, bm25_weight = self._vector_weight, self._bm25_weight
 
         def run_search(search: Search, text: str, weight: float) -> Ranking:
             response = search(text, width, **condition)
@@ -180,13 +175,14 @@ def _merge_rankings(
         for name, ranking in rankings.items()
     }
     records = []
-    for key, score in sum_weighted_scores(list(rankings.values()), method, rrf_k=rrf_k)[:top_k]:
+    merged = sum_weighted_scores(list(rankings.values()), method, rrf_k=rrf_k)
+    for key, merged_score in merged[:top_k]:
         # The passage's position in each search that found it.
         found = {name: places[key] for name, places in positions.items() if key in places}
         passages = [rankings[name].passages[position] for name, position in found.items()]
         record = {
             "id": passages[0].id,
-            "score": score,
+            "score": merged_score,
             # One of two separate indexes may store no texts or metadata.
             "text": next((passage.text for passage in passages if passage.text), ""),
             "metadata": dict(next((it.metadata for it in passages if it.metadata), {})),
@@ -194,7 +190,10 @@ def _merge_rankings(
         if key[0] != DEFAULT_NAMESPACE:
             record["namespace"] = key[0]
         for name in ("vector", "bm25"):
-            record[f"{name}_score"] = rankings[name].scores[found[name]] if name in found else None
+            score = None
+            if name in found:
+                score = rankings[name].scores[found[name]]
+            record[f"{name}_score"] = score
         records.append(record)
     return records
 
@@ -209,7 +208,7 @@ def search_store(
 ) -> Hybrid:
     """Return a function that searches one store by vectors and by words at the same time.
 
-    Raises `StoreError` if *store* has no word search, and `ConfigError` if both weights are 0.
+    Raises `StoreError` if *store* has no word search.
     """
     if options.bm25_weight and not isinstance(store, KeywordStore):
         raise StoreError(

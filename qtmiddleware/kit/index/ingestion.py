@@ -26,7 +26,8 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.reading import Converter
-from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbedder
+from qtmiddleware.kit.embedding import SentenceTransformersEmbedder
+from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
 from qtmiddleware.kit.index.contexts import ContextWriter
 from qtmiddleware.kit.index.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.retriever import open_retriever
@@ -226,8 +227,12 @@ class _Run:
         contexts: ContextWriter | None,
         progress: Listener | None,
     ) -> None:
-        self._ledger, self._source, self._store, self._embedder = ledger, source, store, embedder
-        self._contexts, self._progress = contexts, progress
+        self._ledger = ledger
+        self._source = source
+        self._store = store
+        self._embedder = embedder
+        self._contexts = contexts
+        self._progress = progress
         # Only vectors of one model and one length can be compared.
         self._embedding = f"{embedder.name}/{embedder.dimension}"
         context_version = contexts.version if contexts else ""
@@ -268,11 +273,11 @@ class _Run:
             if known and known[0][1] == fingerprint:
                 self._counts["unchanged"] += 1
                 return None
-            name = (
-                known[0][0]
-                if known
-                else self._source.build_name(path, lambda name: ledger.find_value(find_name, name))
-            )
+            if known:
+                name = known[0][0]
+            else:
+                is_taken = partial(ledger.find_value, find_name)
+                name = self._source.build_name(path, is_taken)
             passages = self._source.read_passages(path, name, converter)
             return _Document(file, name, fingerprint, passages)
         except UnreadableDocument as error:
@@ -427,7 +432,9 @@ def _embed_batch(embedder: Embedder, texts: _Texts) -> list[tuple[bytes, bytes]]
     returned = embedder.embed([text for _, text in texts])
     vectors = read_vectors(returned, len(texts), embedder.name, embedder.dimension)
     layout = struct.Struct(f"<{embedder.dimension}f")
-    return [(key, layout.pack(*vector)) for vector, (key, _) in zip(vectors, texts, strict=True)]
+    keys = [key for key, _ in texts]
+    packed = [layout.pack(*vector) for vector in vectors]
+    return list(zip(keys, packed, strict=True))
 
 
 def _log_counts(event: str, **counts: float) -> None:

@@ -74,9 +74,11 @@ def open_retriever(
         ConfigError: if settings contradict each other, or *embedder* cannot embed.
         MissingExtra: if a package is not installed.
     """
+    owned: list[Any] = []
     used_embedder = _open_embedder(embedder, settings)
-    opened_store = store if store is not None else _open_store(settings, used_embedder, must_exist)
-    owned: list[Any] = [opened_store] if store is None else []
+    if store is None:
+        store = _open_store(settings, used_embedder, must_exist)
+        owned.append(store)
     if embedder is None and hasattr(used_embedder, "close"):
         owned.append(used_embedder)
     # A user's embedding function may embed queries in another way than passages.
@@ -89,20 +91,20 @@ def open_retriever(
         top_k: int = settings.top_k,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        return opened_store.search(query, top_k, filter=filter)
+        return store.search(query, top_k, filter=filter)
 
     if not settings.hybrid.enabled:
-        parts = opened_store, used_embedder, search, settings, query_embedder
+        parts = store, used_embedder, search, settings, query_embedder
         return StoreRetriever(*parts, tuple(owned))
     # The word search needs the question's text, so the search embeds the question itself.
     hybrid = search_store(
-        opened_store,
+        store,
         query_embedder,
         options=settings.hybrid,
         rrf_k=settings.fusion.rrf_k,
         preprocess=settings.preprocess,
     )
-    return StoreRetriever(opened_store, used_embedder, hybrid, settings, None, tuple(owned))
+    return StoreRetriever(store, used_embedder, hybrid, settings, None, tuple(owned))
 
 
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:

@@ -60,7 +60,8 @@ class Source:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
-        return hashlib.sha256(json.dumps([content, version, *self._version]).encode()).hexdigest()
+        identity = json.dumps([content, version, *self._version])
+        return hashlib.sha256(identity.encode()).hexdigest()
 
     def build_name(self, path: Path, is_taken: Callable[[str], object]) -> str:
         """Return a name for the document at *path* that is not taken; its ids begin with it."""
@@ -101,8 +102,9 @@ class Source:
     def _build_relative_path(self, path: Path) -> str:
         """Return *path* relative to the base folder; outside of it, the file's name."""
         absolute = resolve_folder_links(path)
-        is_inside = absolute.is_relative_to(self._base)
-        return (absolute.relative_to(self._base) if is_inside else Path(path.name)).as_posix()
+        if absolute.is_relative_to(self._base):
+            return absolute.relative_to(self._base).as_posix()
+        return path.name
 
 
 def resolve_folder_links(path: Path) -> Path:
@@ -127,7 +129,8 @@ def build_document_name(relative_path: str) -> str:
     name = encode_path(relative_path)
     if len(name) <= LONGEST_NAME:
         return name
-    return f"{name[: LONGEST_NAME - 40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return f"{name[: LONGEST_NAME - 40]}~{digest}"
 
 
 def _find_title(path: Path, beginning: str) -> str:

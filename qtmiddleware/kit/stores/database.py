@@ -151,7 +151,6 @@ def _prepare_tables(
                 connection.execute("INSERT INTO meta VALUES (?, ?)", row)
         connection.execute("COMMIT")
     schema = {sql for (sql,) in connection.execute(_SCHEMA)}
-    if (version,) != connection.execute("PRAGMA user_version").fetchone() or schema != {
-        *statements
-    }:
+    found_version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found_version != version or schema != set(statements):
         raise sqlite3.DatabaseError("these are other tables")

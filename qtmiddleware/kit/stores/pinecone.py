@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, Final, Self
 
 from qtmiddleware.config.settings import StoreSettings
-from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
@@ -242,16 +242,8 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
     The API key is read from ``PINECONE_API_KEY``. Pinecone is called once, unless the options give
     the host of the index.
 
-    Raises `ConfigError` if *options* name no index, and `StoreError` if the key or the index does
-    not exist.
+    Raises `StoreError` if the key or the index does not exist.
     """
-    if not options.index and not options.host:
-        raise ConfigError(
-            "store.kind is pinecone, so store.index (its name) or store.host is needed",
-            path="store.index",
-            value=options.index,
-            allowed="the name of an index",
-        )
     api_key = os.environ.get(_KEY_VARIABLE, "").strip()
     if not api_key:
         raise StoreError(f"the key for Pinecone is missing: set {_KEY_VARIABLE} in the environment")

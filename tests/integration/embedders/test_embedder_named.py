@@ -7,11 +7,11 @@ import pytest
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.embedding import (
-    MiniLMEmbedder,
     OpenAIEmbedder,
     SentenceTransformersEmbedder,
     find_embedder,
 )
+from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from importlib.metadata import distribution
@@ -9,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pytest_httpserver import HTTPServer
-from werkzeug import Request, Response
 
 from qtmiddleware.errors import EmbeddingError, MissingExtra
 from qtmiddleware.kit.embedding import (
-    MiniLMEmbedder,
     SentenceTransformersEmbedder,
 )
+from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
 from tests.support.tiny_models import embedder_folder, minilm_folder
 
 pytestmark = pytest.mark.thorough
@@ -109,37 +107,6 @@ def hub(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
     monkeypatch.setattr("transformers.utils.hub._hf_api", None)
     return httpserver
-
-
-def test_a_model_of_the_hub_is_fetched_by_its_name_once(
-    hub: HTTPServer,
-    folder: Path,
-    embedder: SentenceTransformersEmbedder,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def serve(request: Request) -> Response:
-        file = folder / request.path.split("/", 5)[5]
-        if not file.is_file():
-            return Response(
-                status=404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40}
-            )
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        return Response(
-            file.read_bytes(), headers={"ETag": f'"{digest}"', "X-Repo-Commit": "c" * 40}
-        )
-
-    files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
-    about = {"id": "org/tiny", "sha": "c" * 40, "siblings": [{"rfilename": name} for name in files]}
-    tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in files]
-    hub.expect_request(re.compile("/api/models/org/tiny/tree/.*")).respond_with_json(tree)
-    hub.expect_request(re.compile("/api/models/org/tiny.*")).respond_with_json(about)
-    hub.expect_request(re.compile("/org/tiny/resolve/.*")).respond_with_handler(serve)
-    expected = embedder.embed(["one"])
-    assert SentenceTransformersEmbedder("org/tiny").embed(["one"]) == expected
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    fetched = len(hub.log)
-    assert SentenceTransformersEmbedder("org/tiny").embed(["one"]) == expected
-    assert len(hub.log) == fetched
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config.settings import StoreSettings
-from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
 from qtmiddleware.protocols import Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
@@ -142,9 +142,3 @@ def test_a_wrong_or_missing_key_is_told_and_not_shown(
     told = "the Pinecone index" if key.strip() else "set PINECONE_API_KEY"
     error = fail(lambda: opened(index="passages"), told)
     assert not key.strip() or key not in f"{error!r} {error.__cause__!r}"
-
-
-def test_without_an_index_the_key_of_the_config_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"store\.index") as caught:
-        opened()
-    assert caught.value.path == "store.index"

@@ -60,19 +60,6 @@ def tear(world: World, place: str) -> None:
             world.ingest(store=store)
 
 
-@pytest.mark.parametrize("place", ["before", "half", "after"])
-def test_a_write_that_was_broken_off_is_completed_without_embedding(
-    world: World,
-    place: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    tear(world, place)
-    embed = Counting()
-    assert world.ingest(embed=embed).written > 0
-    assert (embed.calls, caplog.text) == (0, "")
-    assert world.passages() == world.clean()
-
-
 def test_a_document_that_changes_while_it_is_read_is_read_again_by_the_next_run(
     world: World,
     monkeypatch: pytest.MonkeyPatch,

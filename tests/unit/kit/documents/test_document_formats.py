@@ -14,7 +14,6 @@ import pptx
 import pytest
 from docx.oxml import OxmlElement
 from docx.oxml.ns import qn
-from hypothesis import strategies as st
 from pptx.util import Inches
 from pytest_httpserver import HTTPServer
 
@@ -59,14 +58,6 @@ def test_what_parts_the_cells_is_seen(read: Any, mark: str) -> None:
     content = f'"Größe, ca."{mark}Preis{mark}Ort{mark}Land\nzwölf{mark}7{mark}Köln{mark}\n'
     found = read("a.tsv", content.encode("utf-16"))
     assert found[1] == ("Größe, ca.: zwölf | Preis: 7 | Ort: Köln", {"row": 2})
-
-
-CELLS = st.text(
-    st.characters(exclude_categories=["C", "Z"], exclude_characters=",;\t|"),
-    min_size=1,
-    max_size=12,
-)
-ROWS = st.lists(st.lists(CELLS, min_size=2, max_size=5), min_size=1, max_size=8)
 
 
 def test_each_record_of_json_is_a_paragraph_that_names_its_values(read: Any) -> None:

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
-from qtmiddleware.errors import ConfigError, StoreError, WrapError
+from qtmiddleware.errors import StoreError, WrapError
 from qtmiddleware.kit.index.hybrid import Hybrid, search_store
 from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.embedding import CallableEmbedder
-from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"
 Rows = list[dict[str, Any]]
@@ -94,14 +93,6 @@ def test_scores_are_weighted_sums_of_scaled_scores_or_of_ranks(
     found = Hybrid(hits(*vectors), hits(*words), options=options, rrf_k=10)("q")
     assert ids(found) == list(scores)
     assert [record["score"] for record in found] == pytest.approx(list(scores.values()))
-
-
-def test_records_are_those_of_a_store_with_both_searches_own_scores_beside() -> None:
-    search = Hybrid(hits(("a", 0.9), ("b", 0.8)), hits(("b", 7.0)), options=WEIGHTED)
-    first, second = search("q")
-    record = {"id": "a", "score": 0.8, "text": "text of a", "metadata": {"n": 1}}
-    assert first == {**record, "vector_score": 0.9, "bm25_score": None}
-    assert (second["vector_score"], second["bm25_score"]) == (0.8, 7.0)
 
 
 def test_two_indexes_of_different_answers_are_one_search_and_fill_each_others_gaps() -> None:
@@ -222,9 +213,6 @@ def test_a_search_of_weight_0_is_not_run() -> None:
     found = Hybrid(never, both, options=weighing(0.0, 0.3))("q")
     shown = [(record["score"], record["vector_score"], record["bm25_score"]) for record in found]
     assert shown == [(1.0, None, 0.9), (0.0, None, 0.4)]
-    with pytest.raises(ConfigError, match="both 0") as caught:
-        Hybrid(both, both, options=weighing(0.0, 0.0))
-    assert caught.value.path == "hybrid.vectorWeight"
 
 
 async def search_later(_query: str, _top_k: int) -> list[Any]:
@@ -294,28 +282,3 @@ def test_a_store_without_a_word_search_is_refused_unless_words_count_nothing() -
     with pytest.raises(StoreError, match="Wordless has no keyword search"):
         search_both(Wordless(), 0.5, 0.5)
     assert ids(search_both(Wordless(), 1.0, 0.0)("q")) == ["a"]
-
-
-# --- threads ---------------------------------------------------------------------------------------
-
-
-def rewriting(**limits: int) -> qtm.QueryMiddleware:
-    limits = {"llmTimeoutMs": 20_000, "deadlineMs": 30_000, **limits}
-    config = {"transformationType": "rewrite", "limits": limits}
-    return qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
-
-
-def test_if_the_middleware_has_no_thread_left_vectors_alone_are_searched(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    words = Recorder(hits(("b", 7.0), ("a", 3.0)))
-    qm = rewriting()
-    qm.engine.bulkhead.limit = 1
-    search = qm.wrap(Hybrid(hits(("a", 0.9), ("b", 0.8)), words))
-    with caplog.at_level(logging.WARNING, "qtmiddleware"):
-        retrieval = search.retrieve(QUERY, top_k=2)
-    assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
-    assert len(words.asked) == 1  # the original's, which is not counted
-    # A thread is given back a moment after its result is there.
-    assert qm.health().threads.refused >= 1
-    assert "the keyword search failed" in caplog.text
