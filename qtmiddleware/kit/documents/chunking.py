@@ -92,12 +92,13 @@ def _find_chunk_end(window: str, size: int, lower_bound: int) -> int:
     """Return the best end, above *lower_bound*, of the chunk at the start of *window*."""
     lowest = max(lower_bound, size * 2 // 3)
     for kind in ("paragraph", "sentence", "line", "word"):
-        ends = [end for end in _find_text_ends(kind, window, lowest) if lowest < end <= size]
+        found = _find_text_ends(kind, window, lowest)
+        ends = [end for end in found if lowest < end <= size]
         if ends:
             return min(_skip_white_space(window, ends[-1]), size)
     # Without any boundary, the chunk ends as late as possible, but not within a character.
-    ends = [end for end in _find_text_ends("character", window, 0) if lower_bound < end <= size]
-    return max(ends, default=size)
+    found = _find_text_ends("character", window, 0)
+    return max((end for end in found if lower_bound < end <= size), default=size)
 
 
 def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:

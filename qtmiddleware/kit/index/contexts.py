@@ -24,7 +24,7 @@ from qtmiddleware.transforms.replies import read_json, strip_thoughts
 from qtmiddleware.types import Deadline
 
 MODE: Final = "context"
-PROMPT_VERSION: Final = "context/2"
+PROMPT_VERSION: Final = "context/3"
 # The maximum length of a context, in characters. A longer reply is a summary.
 MOST_CHARS: Final = 1_000
 # The maximum number of characters of a chunk in the prompt.
@@ -40,8 +40,7 @@ INSTRUCTION: Final = (
     "You are given a document and one chunk of it. Write one or two"
     " sentences that place the chunk in the document, so that a search"
     " finds it by what it leaves unsaid: what the document is about,"
-    " whom or what the chunk speaks of where it only hints at them, and"
-    " the section, period or case it belongs to."
+    " whom or what the chunk speaks of, and its section, period or case."
 )
 FIELD: Final = ReplyField(
     "context", "passage", "the one or two sentences that place the chunk in its document"

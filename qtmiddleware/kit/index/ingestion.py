@@ -441,7 +441,8 @@ def _log_counts(event: str, **counts: float) -> None:
     """Log *event* with its *counts*, both in the message and as fields for JSON logs."""
     counts_text = ", ".join(f"{name} {value}" for name, value in counts.items())
     attributes: dict[str, Any] = {"event": event, **counts}
-    logger.info("%s: %s", event, counts_text, extra={"event": event, "meta": counts}, **attributes)
+    extra = {"event": event, "meta": counts}
+    logger.info("%s: %s", event, counts_text, extra=extra, **attributes)
 
 
 __all__ = ["IngestReport", "Progress", "Skipped", "Stage", "ingest"]

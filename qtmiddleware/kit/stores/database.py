@@ -109,10 +109,7 @@ def explain_errors(subject: str, *more: type[Exception]) -> Iterator[None]:
         raise
     except kinds as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        reason = (
-            "it is damaged, or not of this version of qtmiddleware, and was not changed; delete it"
-            " and ingest again"
-        )
+        reason = "it is damaged, or not of this version; delete it and ingest again"
         if isinstance(error, OSError):
             reason = f"{error.strerror}; name a file that can be written"
         elif code in _BUSY:

@@ -81,7 +81,8 @@ class PineconeStore:
         self._text_field = text_field
         self._closed = False
         self._metric: str | None = None
-        self._host = str(getattr(index, "host", None) or "").rpartition("://")[2].rstrip("/")
+        address = str(getattr(index, "host", None) or "")
+        self._host = address.rpartition("://")[2].rstrip("/")
         self._subject = f"the Pinecone index {self._host}".rstrip()
 
     def __repr__(self) -> str:

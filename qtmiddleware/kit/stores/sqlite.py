@@ -255,7 +255,8 @@ class SQLiteStore:
                 ) from None
             text = replace_surrogates(passage.text)
             rows.append((passage.id, text, metadata, vector.tobytes()))
-            found = extract_words(f"{text}\n{passage.metadata.get('context', '')}", for_index=True)
+            context = passage.metadata.get("context", "")
+            found = extract_words(f"{text}\n{context}", for_index=True)
             words.append((" ".join(found), passage.id))
         _delete_passages(connection, by_id)
         connection.executemany(_INSERT_PASSAGE, rows)
@@ -344,7 +345,8 @@ def _normalise(vectors: Floats) -> Floats:
     import numpy as np
 
     # In single precision, the squares of the largest numbers would overflow.
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
+    lengths = np.sqrt(squares)[:, None]
     lengths[lengths == 0] = 1
     np.divide(vectors, lengths, out=vectors, casting="same_kind")
     return vectors

@@ -202,7 +202,7 @@ def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -
             "CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END"
         )
         theirs.commit()
-    with pytest.raises(StoreError, match=r"not of this version .* was not changed"):
+    with pytest.raises(StoreError, match="not of this version"):
         Ledger(str(path))
 
 
