@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, time
 from itertools import islice, zip_longest
@@ -34,10 +35,7 @@ _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record
 _MOST_FIELDS: Final = 50
 # The maximum number of digits of a whole number, which 64 bits hold. A longer one is a text.
 _MOST_DIGITS: Final = 18
-_LIGATURES: Final = {
-    0xFB00 + offset: text
-    for offset, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
-}
+_LIGATURE: Final = re.compile("[\ufb00-\ufb06]")
 # A soft hyphen at a line's end joins two halves of a word. Elsewhere it is invisible.
 _SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
 
@@ -221,7 +219,8 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 def _clean_pdf_text(text: str) -> str:
     text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = _CONTROLS.sub("", text.translate(_LIGATURES))
+    text = _LIGATURE.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
+    text = _CONTROLS.sub("", text)
     return "\n".join(line.rstrip(" \t") for line in text.split("\n")).rstrip() + "\n"
 
 

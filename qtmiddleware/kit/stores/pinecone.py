@@ -237,7 +237,12 @@ class PineconeStore:
                 raise
 
 
-def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> PineconeStore:
+def open_pinecone(
+    options: StoreSettings,
+    *,
+    embedding_model: str,
+    dimension: int,
+) -> PineconeStore:
     """Open the Pinecone store that *options* describe; closing the store also closes the index.
 
     The API key is read from ``PINECONE_API_KEY``. Pinecone is called once, unless the options give
@@ -247,7 +252,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
     """
     api_key = os.environ.get(_KEY_VARIABLE, "").strip()
     if not api_key:
-        raise StoreError(f"the key for Pinecone is missing: set {_KEY_VARIABLE} in the environment")
+        raise StoreError(f"the key for Pinecone is missing; set {_KEY_VARIABLE}")
     from pinecone import Pinecone
 
     def open_index() -> Any:
@@ -284,9 +289,7 @@ def _explain_errors(subject: str) -> Iterator[None]:
             reason = f"Pinecone cannot be reached; check the network and store.host ({kind})"
         else:
             reason = f"the request or its answer cannot be read ({kind})"
-        raise StoreError(
-            f"{subject} cannot be used: {reason}. The cause of this error has the details"
-        ) from error
+        raise StoreError(f"{subject} cannot be used: {reason}") from error
 
 
 def _restore_integer(value: Any) -> Any:
