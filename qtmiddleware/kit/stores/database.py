@@ -65,11 +65,7 @@ def open_database(
     return connection
 
 
-def connect(
-    path: str,
-    *,
-    busy_seconds: float = BUSY_SECONDS,
-) -> sqlite3.Connection:
+def connect(path: str, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
     """Return a new connection to the existing database at *path*, with transactions by hand.
 
     Paths that begin with ``:memory:`` name a database in memory, which exists until its last
