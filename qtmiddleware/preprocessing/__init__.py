@@ -192,12 +192,10 @@ def _read_words(text: str, code: str, lexicons: dict[str, Lexicon]) -> Words:
 
 
 def _strip_once(text: str, code: str, lexicons: dict[str, Lexicon]) -> tuple[str, bool, str]:
-    """Remove stop words from *text* in a single pass, in the language *code* or a detected one.
+    """Return the keywords of one pass over *text*, in the language *code* or a detected one.
 
-    Returns:
-        The keywords, or the whole *text* if no word remains.
-        Whether the keywords open with a name that looks like a question word.
-        The code of the language that was used, or ``""`` if no word list was used.
+    Returns also whether the keywords open with a name that looks like a question word, and the
+    language; ``""`` if no word list was used.
     """
     # The user may want to remove words of any script.
     if not (_is_latin(text) or lexicons[""].extra):

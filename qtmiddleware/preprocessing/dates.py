@@ -192,8 +192,7 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
             if period.is_relative:
                 times.relative_tokens += phrase.split()
             times.periods.append(_compare(period, comparison, today))
-    is_today_read = today.cache_info().misses > 0
-    times.needs_today = is_today_read
+    times.needs_today = today.cache_info().misses > 0
     return times
 
 
@@ -261,9 +260,7 @@ class _DateWords(NamedTuple):
 
     Attributes:
         meanings: by name in the grammar, the meaning of each phrase: of a month its number, of
-            "last" -1, of "yesterday" -1, of "years" ``year``.
-        month_names: the usual name of each month, from January to December.
-        negations: the words that negate.
+            "last" -1, of "years" ``year``.
         signs: words of which a question has one if it has a date without a year.
     """
 
@@ -392,11 +389,8 @@ def _build_relative_period(
 ) -> Period | None:
     if max(abs(first_step), abs(last_step)) > _FARTHEST:
         return None
-    try:
-        first, _ = find_first_and_last_day(today, unit, first_step)
-        _, last = find_first_and_last_day(today, unit, last_step)
-    except (ValueError, OverflowError):
-        return None
+    first, _ = find_first_and_last_day(today, unit, first_step)
+    _, last = find_first_and_last_day(today, unit, last_step)
     year = str(first.year)
     names: tuple[str, ...] = ()
     if unit == "year":
@@ -424,10 +418,6 @@ def find_first_and_last_day(
     """Return the first and last day of the period that is *step* units away from *today*.
 
     For the unit ``month`` and the step -1, these are the first and last day of last month.
-
-    Raises:
-        ValueError: The days are outside the calendar of `datetime`.
-        OverflowError: The days are outside the calendar of `datetime`.
     """
     if unit == "day":
         day = today + timedelta(days=step)

@@ -239,10 +239,8 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
 class _Markers(NamedTuple):
     """The words that tell languages apart.
 
-    Attributes:
-        weights: the weight of each word in each language that has the word: 2 if strong, else 1.
-        starters: the language of a question that begins with the word.
-        openers: the likely language of a question that begins with the word.
+    *weights* holds 2 for a strong word of a language, else 1. A question that begins with one of
+    *starters* has this language; with one of *openers*, probably.
     """
 
     weights: Mapping[str, Mapping[str, int]]
