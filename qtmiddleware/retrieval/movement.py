@@ -1,6 +1,6 @@
 """Explain each passage's rank after every stage, from the plain search to the caller's list.
 
-The notebook's table, the agents' tool, the playground and the command line show these explanations.
+The agents' tool, the playground and the command line show these explanations.
 """
 
 from __future__ import annotations
@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
-from itertools import zip_longest
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
-from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SEARCH_LABELS: Final = {
@@ -25,25 +22,14 @@ _SEARCH_LABELS: Final = {
     "standalone": "the standalone form",
     "step_back": "the step-back question",
 }
-_Ranks = dict[Key, tuple[int, Any]]
-_NOWHERE: Final = (None, None)
+_Ranks = dict[Key, int]
 _MOST_NAMED: Final = 4
 """A sentence names at most this many words or passages."""
-_MOST_CHARS: Final = 160
-"""The maximum number of characters that a notebook's table shows of a passage."""
-# Notebooks have light and dark themes, so only properties that no theme sets are set here.
-_CELL: Final = 'style="text-align:left;vertical-align:top"'
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage's rank in one search.
-
-    Attributes:
-        search: The index of the search in `Retrieval.rankings`, from 0.
-        kind: The kind of the variant that was searched.
-        place: The rank in this search, from 1.
-    """
+    """The rank, from 1, in one search: the one with this index in `Retrieval.rankings`."""
 
     search: int
     kind: str
@@ -52,40 +38,27 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One passage's rank after each stage, and the reason for its movement.
+    """One passage's ranks, and the reason for its movement.
 
-    Ranks start at 1. A rank is ``None`` if the stage did not run or did not list the passage. The
-    plain list is the result of a search without qtmiddleware.
+    Ranks start at 1. The plain list is the result of a search without qtmiddleware.
 
     Attributes:
         match: The passage.
-        place: The rank in the final list.
-        before: The rank in the plain list.
-        hits: The rank and score in each search that found the passage.
-        fused_place, fused_score: The rank and the score after the fusion.
-        weighed_place: The rank after keyword evidence.
-        evidence: What keyword evidence added to the score.
+        place: The rank in the final list; ``None`` if it is not there.
+        before: The rank in the plain list; ``None`` if it is not there.
+        hits: The rank in each search that found the passage.
+        last_place: The rank after the last stage, from which the final list is cut.
         keywords: The keywords in the passage's text, those of the question first.
-        reranked_place, rerank_score: The rank and the score that the reranker gave.
-        passed_by: The final ranks of the passages that moved past this one.
-        ranks: The old and the new rank as text, such as ``from 5th to 2nd``.
-        reasons: The reasons for the movement, as phrases.
+        why: The movement and its reasons, in one sentence.
     """
 
     match: Match
     place: int | None
     before: int | None
     hits: tuple[Hit, ...] = ()
-    fused_place: int | None = None
-    fused_score: float | None = None
-    weighed_place: int | None = None
-    evidence: float | None = None
+    last_place: int | None = None
     keywords: tuple[str, ...] = field(default=(), repr=False)
-    reranked_place: int | None = None
-    rerank_score: float | None = None
-    passed_by: tuple[int, ...] = ()
-    ranks: str = ""
-    reasons: tuple[str, ...] = field(default=(), repr=False)
+    why: str = field(default="", repr=False)
 
     @property
     def change(self) -> int | None:
@@ -93,16 +66,6 @@ class Movement:
         if self.place is None or self.before is None:
             return None
         return self.before - self.place
-
-    @property
-    def why(self) -> str:
-        """The movement and its reasons, in one sentence."""
-        return ": ".join(filter(None, (self.ranks, "; ".join(self.reasons))))
-
-    @property
-    def last_place(self) -> int | None:
-        """The rank after the last stage, from which the final list is cut."""
-        return self.reranked_place or self.weighed_place or self.fused_place
 
     @property
     def question_place(self) -> int | None:
@@ -118,7 +81,6 @@ class Movement:
             "before": self.before,
             "change": self.change,
             "keywords": list(self.keywords),
-            "passed_by": list(self.passed_by),
             "why": self.why,
         }
 
@@ -157,32 +119,6 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
             if key not in explainer.final
         ),
     )
-
-
-def _escape(text: str) -> str:
-    return escape(escape_hidden(text))
-
-
-def render_html(retrieval: Retrieval) -> str:
-    """Return *retrieval* as HTML: a summary, and a table with one row per passage.
-
-    All texts are escaped.
-    """
-    rows = ""
-    for movement in explain_movement(retrieval).passages:
-        text, id_ = movement.match.text or "", movement.match.id
-        excerpt = text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
-        name = f"<code>{_escape(id_)}</code> " if id_ else ""
-        cells = (
-            str(movement.place),
-            str(movement.before or "new"),
-            f'{name}<span dir="auto">{_escape(excerpt)}</span>',
-            _escape("; ".join(movement.reasons)),
-        )
-        rows += f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"
-    heads = "".join(f"<th {_CELL}>{head}</th>" for head in ("place", "before", "passage", "why"))
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
-    return f"<div><p>{_escape(repr(retrieval))}</p>{table}</div>"
 
 
 def build_search_labels(variants: Iterable[Variant]) -> list[str]:
@@ -227,23 +163,21 @@ class _Explainer:
     """The ranks of one retrieval's passages in all its lists, and the reasons in words."""
 
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
-        self._found = retrieval
-        self._searches = [_rank(ranking.keys, ranking.scores) for ranking in retrieval.rankings]
+        self._retrieval = retrieval
+        self._searches = [_rank(ranking.keys) for ranking in retrieval.rankings]
         self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
-        self._fused = _rank(retrieval.fused, retrieval.fused_scores)
-        self._weighed: _Ranks = {}
-        self._shares: _Ranks = {}
-        self._matched: _Ranks = {}
+        self._shares: dict[Key, float] = {}
+        self._matched: dict[Key, float] = {}
+        weighed: tuple[Key, ...] = ()
+        if evidence := retrieval.evidence:
+            weighed = evidence.keys
+            self._shares = dict(zip(weighed, evidence.shares, strict=True))
+            self._matched = dict(zip(weighed, evidence.matched, strict=False))
         # Keyword evidence and the reranker may score only the first candidates. The other
         # candidates follow in their earlier order.
-        order = retrieval.fused
-        if evidence := retrieval.evidence:
-            order = tuple(dict.fromkeys((*evidence.keys, *order)))
-            self._weighed = _rank(order, evidence.scores)
-            self._shares = _rank(evidence.keys, evidence.shares)
-            self._matched = _rank(evidence.keys, evidence.matched)
-        reranked = retrieval.reranked and dict.fromkeys((*retrieval.reranked, *order))
-        self._reranked = _rank(reranked, retrieval.rerank_scores)
+        self._fused = _rank(retrieval.fused)
+        self._weighed = _rank(dict.fromkeys((*weighed, *self._fused)))
+        self._reranked = _rank(dict.fromkeys((*retrieval.reranked, *self._weighed)))
         self.final = _rank(match.key for match in retrieval.matches)
         known = self.final.keys() | {key for ranks in self._searches for key in ranks}
         self.plain_matches: list[tuple[Key, Match]] = []
@@ -258,47 +192,25 @@ class _Explainer:
     def explain(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of one passage; *place* is its final rank."""
         keywords: tuple[str, ...] = ()
-        if self._found.evidence and key in self._shares:
-            words = " ".join(group for group, _ in self._found.evidence.keywords)
-            language = self._found.evidence.language
+        if self._retrieval.evidence and key in self._shares:
+            words = " ".join(group for group, _ in self._retrieval.evidence.keywords)
+            language = self._retrieval.evidence.language
             keywords = find_matching_words(words, match.text or "", language)
-        fused_place, fused_score = self._fused.get(key, _NOWHERE)
-        reranked_place, rerank_score = self._reranked.get(key, _NOWHERE)
         movement = Movement(
             match=match,
             place=place,
-            before=self._plain.get(key, _NOWHERE)[0],
-            hits=tuple(self._list_hits(key)),
-            fused_place=fused_place,
-            fused_score=fused_score,
-            weighed_place=self._weighed.get(key, _NOWHERE)[0],
-            evidence=self._shares.get(key, _NOWHERE)[1],
+            before=self._plain.get(key),
+            hits=tuple(
+                Hit(search, ranking.variant.kind, self._searches[search][key])
+                for search, ranking in enumerate(self._retrieval.rankings)
+                if key in self._searches[search]
+            ),
+            last_place=self._reranked.get(key),
             keywords=keywords,
-            reranked_place=reranked_place,
-            rerank_score=rerank_score,
-            passed_by=tuple(self._list_overtaking_ranks(key, place)),
         )
-        reasons = tuple(self._list_reasons(movement))
-        return replace(movement, ranks=self._describe_ranks(movement), reasons=reasons)
-
-    def _list_hits(self, key: Key) -> Iterator[Hit]:
-        for search, ranks in enumerate(self._searches):
-            if key in ranks:
-                kind = self._found.rankings[search].variant.kind
-                yield Hit(search, kind, ranks[key][0])
-
-    def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
-        """Yield the final ranks of the passages that are above a passage, but were not before."""
-        if key not in self._plain:
-            return
-        before = self._plain[key][0]
-        for other_key, (other_place, _) in self.final.items():
-            is_above = place is None or other_place < place
-            # A passage that is not in the plain list counts as below all passages that are.
-            if is_above and self._plain.get(other_key, (before + 1, None))[0] > before:
-                yield other_place
-
-    # --- in words ---------------------------------------------------------------------------------
+        reasons = "; ".join(self._list_reasons(key, movement))
+        ranks = self._describe_ranks(movement)
+        return replace(movement, why=f"{ranks}: {reasons}" if reasons else ranks)
 
     def _describe_ranks(self, movement: Movement) -> str:
         old, new, start = map(
@@ -307,29 +219,23 @@ class _Explainer:
         if not new:
             last = format_ordinal(movement.last_place)
             now = f"now {last}" if last else "no search found it"
-            return f"was {old}, {now} and out of the {len(self._found.matches)} shown"
+            return f"was {old}, {now} and out of the {len(self.final)} shown"
         if old:
             return f"stays {new}" if old == new else f"from {old} to {new}"
         return f"new at {new}" + (f", from {start} in the question's own search" if start else "")
 
-    def _list_reasons(self, movement: Movement) -> Iterator[str]:
+    def _list_reasons(self, key: Key, movement: Movement) -> Iterator[str]:
         """Yield the reasons for *movement* as phrases, such as ``holds no keyword``."""
         place, before = movement.place, movement.before
-        fused, weighed = movement.fused_place, movement.weighed_place
+        weighed, reranked = self._weighed.get(key, 0), self._reranked.get(key, 0)
         is_down = place is None or (before is not None and place > before)
         if not is_down:
             yield from self._list_variant_searches(movement)
-            if fused is None or weighed is None or weighed <= fused:
-                yield from self._list_evidence(movement)
-        elif movement.passed_by:
-            who = "the passage" if len(movement.passed_by) == 1 else "those"
-            yield f"passed by {who} now {_join_texts(map(format_ordinal, movement.passed_by))}"
-        if is_down and movement.evidence is not None and not movement.keywords:
+            if weighed <= self._fused.get(key, weighed):
+                yield from self._list_evidence(key, movement)
+        if is_down and key in self._shares and not movement.keywords:
             yield "holds no keyword"
-        reranked, earlier = movement.reranked_place, weighed or fused
-        if reranked is None or earlier is None or reranked == earlier:
-            return
-        if is_down == (reranked > earlier):
+        if reranked != weighed and is_down == (reranked > weighed):
             yield f"the reranker puts it {format_ordinal(reranked)}"
 
     def _list_variant_searches(self, movement: Movement) -> Iterator[str]:
@@ -340,23 +246,23 @@ class _Explainer:
             also = "also " if len(hits) < len(movement.hits) else ""
             yield f"{also}found by {_join_texts(labels)}"
 
-    def _list_evidence(self, movement: Movement) -> Iterator[str]:
+    def _list_evidence(self, key: Key, movement: Movement) -> Iterator[str]:
         """Yield the keywords and the metadata that raised the passage."""
         # A model's words are scored with their function words, which may be all that is held.
         words = drop_function_words(movement.keywords, self._language) or movement.keywords
-        if movement.evidence and words:
+        if self._shares.get(key) and words:
             quoted = (f"'{word}'" for word in words)
             yield f"holds {_join_texts(quoted)}"
-        if self._matched.get(movement.match.key, _NOWHERE)[1]:
-            notes = [note for subject, note in self._found.trace.notes if subject == "metadata"]
+        if self._matched.get(key):
+            notes = [note for stage, note in self._retrieval.trace.notes if stage == "metadata"]
             yield f"its metadata match {_join_texts(notes or ['the question'])}"
 
 
-def _rank(keys: Iterable[Key], values: Iterable[float | None] = ()) -> _Ranks:
-    """Return the rank of each key, from 1, and its value. Of equal keys, the first one counts."""
+def _rank(keys: Iterable[Key]) -> _Ranks:
+    """Return the rank of each key, from 1. Of equal keys, the first one counts."""
     ranks: _Ranks = {}
-    for place, (key, value) in enumerate(zip_longest(keys, values), start=1):
-        ranks.setdefault(key, (place, value))
+    for place, key in enumerate(keys, start=1):
+        ranks.setdefault(key, place)
     return ranks
 
 

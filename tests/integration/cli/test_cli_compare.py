@@ -63,7 +63,7 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(
     (row,) = json.loads(qtm(*asked, "--json", **at).out)["questions"]
     movement = row["systems"][1]["movement"]
     assert movement["passages"][0]["why"].startswith("new at 1st: found by the rewrite (1st)")
-    assert [(it["before"], it["passed_by"]) for it in movement["dropped"]] == [(1, [1])]
+    assert [it["before"] for it in movement["dropped"]] == [1]
 
 
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, folder: Path) -> None:
