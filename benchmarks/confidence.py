@@ -23,7 +23,7 @@ from benchmarks.quality.report import RESULTS, SEED, mean, table
 from benchmarks.quality.sets import prepared_with
 from benchmarks.searches import build_searches
 from qtmiddleware.kit.evaluation import Dataset
-from qtmiddleware.retrieval.confidence import Standings
+from qtmiddleware.retrieval.signals import Standings
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Retrieval, Standing
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware

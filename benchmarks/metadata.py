@@ -26,7 +26,7 @@ from benchmarks.quality.sets import prepared_with
 from benchmarks.searches import build_searches
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.measures import evaluate
-from qtmiddleware.retrieval import plan
+from qtmiddleware.retrieval import keyword_evidence
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -131,7 +131,7 @@ def measure(folder: Path) -> Measured:
 
 def find_without(wrapped: Any, text: str, top_k: int) -> list[str]:
     """Return the ids that the rules without metadata find."""
-    with patch.object(plan, "collect_metadata_evidence", lambda *_: None):
+    with patch.object(keyword_evidence, "collect_metadata_evidence", lambda *_: None):
         return [match.id for match in wrapped.retrieve(text, top_k=top_k).matches]
 
 

@@ -30,7 +30,7 @@ from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.flow import retrieve
-from qtmiddleware.retrieval.question import record_cost
+from qtmiddleware.retrieval.transform_stage import record_cost
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Piece, Services, stream_reply

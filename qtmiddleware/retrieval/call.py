@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from qtmiddleware.catalogue import OWN_FUSION, TEXT_FIELDS, TRANSFORMS, FusionMethod
+from qtmiddleware.catalogue import OWN_FUSION, TEXT_FIELDS, FusionMethod
 from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import extract_keywords
@@ -17,13 +16,13 @@ from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
-from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
+from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation
 
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Glossary
 
 PAGED: Final = "paged"
-"""The degradation's reason if a call asks for a page of results. Such a page is only reordered."""
+"""The problem's reason if a call asks for a page of results. Such a page is only reordered."""
 
 MAX_QUERY_CHARS: Final = 8_000
 """The maximum length of a question. Longer questions go to the user's function unchanged."""
@@ -109,42 +108,14 @@ class Call:
         self.uses_reranker = merges and settings.rerank.enabled
 
     @property
-    def model_name(self) -> str:
-        """The model's name; ``""`` if no model is used."""
-        return "" if self.model is None else self.model.name
-
-    def find_blocking_error(self) -> ModelError | None:
-        """Return the error that a model call would raise now; ``None`` if it may be called."""
-        return None if self.model is None else self.model.find_blocking_error()
-
-    @property
     def models(self) -> Mapping[str, Any]:
         """The models whose names are reported to observers."""
         return {"model": self.model, "embedding": self.embedder, "rerank": self.engine.reranker}
 
     @property
-    def skip_reason(self) -> str:
-        """Why the model is not asked for a page, whose passages only words could reorder."""
-        settings = self.settings
-        if not self.page or settings.transformation_type == "none":
-            return ""
-        row = settings.transform
-        texts = [
-            *row.fields,
-            *(name for transform in row.parts for name in TRANSFORMS[transform].fields),
-        ]
-        has_words = settings.keyword_evidence.variants > 0 and any(
-            TEXT_FIELDS[name].is_evidence for name in texts
-        )
-        # The keywords of a follow-up are those of its standalone form, which the model writes.
-        return "" if self.uses_keyword_evidence and (has_words or self.history) else PAGED
-
-    @property
     def max_searches(self) -> int | None:
         """The most searches, with the question's own; ``None`` for one per variant."""
         settings = self.settings
-        if self.page:
-            return 1
         if (limit := settings.limits.max_searches) is not None:
             return limit
         weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
@@ -199,38 +170,26 @@ class Call:
     ) -> None:
         """Log the *degradations* of *operation*, unless they were logged recently."""
         # Every call for a page has this reason. It is logged once per function, elsewhere.
-        degradations = [degradation for degradation in degradations if degradation.reason != PAGED]
-        extra: dict[str, Any] = {}
-        if degradations:
-            first_degradation = degradations[0]
-            extra = {
-                "query_id": trace.query_id,
-                "stage": first_degradation.stage,
-                "reason": first_degradation.reason,
-                "seconds": round(trace.total_ms / 1e3, 6),
-                "searches": trace.searches,
-                "llm_calls": trace.llm_calls,
-            }
+        degradations = [problem for problem in degradations if problem.reason != PAGED]
+        if not degradations:
+            return
         reasons: dict[str, str] = {}
-        for degradation in degradations:
+        for problem in degradations:
             # A detail that only repeats the reason is left out.
-            detail = "" if degradation.detail == degradation.reason else degradation.detail
-            reasons.setdefault(f"{degradation.stage} {degradation.reason}", detail)
+            detail = "" if problem.detail == problem.reason else problem.detail
+            reasons.setdefault(f"{problem.stage} {problem.reason}", detail)
         self.engine.sampler.log(
             logger,
             f"{operation}_degraded",
             reasons,
             message=f"{operation} {trace.query_id} degraded",
-            **extra,
+            query_id=trace.query_id,
+            stage=degradations[0].stage,
+            reason=degradations[0].reason,
+            seconds=round(trace.total_ms / 1e3, 6),
+            searches=trace.searches,
+            llm_calls=trace.llm_calls,
         )
-
-
-def read_today(clock: Clock | None) -> date:
-    """Return today's date from *clock*, by default the system's, in its own time zone."""
-    now = datetime.now().astimezone() if clock is None else clock()
-    if not isinstance(now, datetime):
-        raise TypeError("clock= must return a datetime")
-    return now.date()
 
 
 def build_paging_warning(argument_name: str) -> str:
@@ -292,28 +251,3 @@ def find_question_keywords(query: Query, transformation: Transformation, setting
     """Return the keywords of the question or, in a conversation, of its standalone form."""
     standalone = transformation.standalone
     return prepare_query(standalone, settings).keywords if standalone else query.keywords
-
-
-def collect_weighted_keywords(
-    question_keywords: str,
-    transformation: Transformation,
-    variants: Iterable[Variant],
-    settings: Settings,
-) -> list[tuple[str, float]]:
-    """Return (keywords, weight) for each group of keywords that count as evidence.
-
-    - The first group has weight 1. It contains the question's keywords and the keywords that the
-      model named.
-    - Each variant that may contain words of an answer adds a group, even if it is not searched. The
-      group's weight is a fraction of the variant's weight in the fusion.
-    - A step-back question adds no group, because it is more general than the question.
-    """
-    groups = [(" ".join((question_keywords, *transformation.keywords)), 1.0)]
-    share = settings.keyword_evidence.variants
-    if share:
-        groups.extend(
-            (prepare_query(variant.text, settings).keywords, share * variant.weight)
-            for variant in variants
-            if variant.weight > 0 and variant.kind in EVIDENT
-        )
-    return groups

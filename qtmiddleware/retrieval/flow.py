@@ -9,14 +9,12 @@ that the question itself found. The flow raises only the errors of the search fo
 unchanged. Every fallback is an ordinary ``if`` or ``try``, in the file of its step:
 
 ==================  ====================================================================
-`question`          the model is slow or fails, or its texts cannot be used
-`transform_stage`   the breaker or the budget forbids to ask the model
-`searching`         the search for a variant fails
+`transform_stage`   the model is slow, fails or may not be asked, or its texts cannot be used
+`variants`          the search for a variant fails
 `calling`           the function refuses more passages than the caller asked for
 `history`           messages of the conversation cannot be read
-`plan`              the user's clock fails
-`ranking`           the user's ``fuse=`` fails, or scores are missing
-`reranking`         the reranker fails
+`state`             the user's clock fails
+`ranking`           the user's ``fuse=`` or the reranker fails, or scores are missing
 `cache`             the cache that several processes share fails
 this file           the search for the question, hooks, unreadable responses, own faults
 ==================  ====================================================================
@@ -42,18 +40,19 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.call import Call
-from qtmiddleware.retrieval.plan import Plan
+from qtmiddleware.retrieval.keyword_evidence import rerank_by_keywords
 from qtmiddleware.retrieval.ranking import (
+    build_result,
     fuse_lists,
     measure_confidence,
+    read_matches,
     record_text_presence,
-    weigh_words,
+    rerank_candidates,
 )
-from qtmiddleware.retrieval.reranking import rerank_candidates
-from qtmiddleware.retrieval.responses import SearchResult, read_response
-from qtmiddleware.retrieval.result import build_result, read_matches
-from qtmiddleware.retrieval.searching import Found, search_texts
+from qtmiddleware.retrieval.responses import SearchResult
+from qtmiddleware.retrieval.state import State
 from qtmiddleware.retrieval.transform_stage import TransformStage
+from qtmiddleware.retrieval.variants import VariantResults, search_variants
 from qtmiddleware.runtime.io import Outcome, Work
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.services import Search, Services
@@ -94,9 +93,9 @@ async def transform(call: Call, services: Services) -> Transformation:
 
 
 def _record_failed_hook(call: Call, retrieval: Retrieval, outcome: Outcome[None]) -> Retrieval:
-    degradation = Degradation("hook", outcome.reason, outcome.detail)
-    retrieval = add_degradation(retrieval, degradation)
-    call.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
+    problem = Degradation("hook", outcome.reason, outcome.detail)
+    retrieval = add_degradation(retrieval, problem)
+    call.log_degradations(logger, "retrieval", retrieval.trace, [problem])
     # The text of the hook's error may quote the question.
     if outcome.error is not None and logger.isEnabledFor(logging.DEBUG):
         logger.debug(
@@ -122,12 +121,12 @@ class _Flow:
             self.trace.note(
                 "query", f"`{call.page}` selects a page: the plain call's passages in a new order"
             )
-        self.plan = Plan(call, self.trace)
-        self.degradations = self.plan.degradations
+        self.state = State(call, self.trace)
+        self.degradations = self.state.degradations
         # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
-        # What the texts brought that were searched beside the question.
-        self._found: Found | None = None
+        # What the variants brought that were searched beside the question.
+        self._variant_results: VariantResults | None = None
         self._original_search = Search(call.original)
         # The search for the question that was answered last, and the response.
         self._answered: Search | None = None
@@ -154,61 +153,68 @@ class _Flow:
     async def transform(self) -> Transformation:
         """Return the model's texts without searching; their notes name the failures."""
         try:
-            if (stage := self.plan.prepare()) is not None:
-                self.plan.texts = await stage.get_transformation(self.services)
+            if (stage := self.state.prepare()) is not None:
+                self.state.texts = await stage.get_transformation(self.services)
         except Exception as error:
             self._record_internal_error(error)
-        notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
-        return replace(self.plan.texts, notes=self.plan.texts.notes + notes)
+        notes = tuple((problem.stage, problem.reason) for problem in self.degradations)
+        return replace(self.state.texts, notes=self.state.texts.notes + notes)
 
     async def _improve_retrieval(self) -> Retrieval:
-        plan, call = self.plan, self.call
-        stage = plan.prepare()
+        state = self.state
+        stage = state.prepare()
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.
-        is_gated = (
-            stage is not None and self.settings.escalation.mode == "auto" and not plan.is_follow_up
-        )
-        # The first response of a function shows how `embed=` is called and whether responses can
-        # be read. Until then, the other searches wait, but not the model.
-        needs_response = self.learned.is_new and (
-            call.embedder is not None or bool(self.learned.problem)
-        )
-        has_texts = stage is not None or not (needs_response or plan.texts.is_empty)
-        searches_beside = has_texts and not is_gated and self.services.limit > 1
-        beside = partial(self._search_for_texts, stage, should_search=not needs_response)
-        response = await self._perform_original_search(beside if searches_beside else None)
+        waits_for_gate = self.settings.escalation.mode == "auto" and not state.is_follow_up
+        beside = self._choose_work_beside(None if waits_for_gate else stage)
+        response = await self._perform_original_search(beside)
         try:
-            original_result = await self._read_original_response(response)
+            own_result = await self._read_original_response(response)
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
         self.learned.is_unreadable = self.learned.is_new = False
-        plan.search_width = call.search_width
-        if (
-            stage is not None
-            and not searches_beside
-            and (not is_gated or self._should_ask_model(original_result))
+        state.search_width = self.call.search_width
+        if stage is not None and (
+            self._should_ask_model(own_result) if waits_for_gate else beside is None
         ):
-            plan.texts = await stage.get_transformation(self.services)
-        found = self._found or await search_texts(plan, self.services)
-        return await self._rank(original_result, found)
+            state.texts = await stage.get_transformation(self.services)
+        variants = self._variant_results or await search_variants(state, self.services)
+        return await self._rank(own_result, variants)
 
-    async def _rank(self, original_result: SearchResult, found: Found) -> Retrieval:
-        plan, call = self.plan, self.call
-        fusion = fuse_lists(plan, original_result, found.results)
-        ranked = weigh_words(plan, fusion, found) if call.uses_keyword_evidence else fusion.fused
-        standing = measure_confidence(plan, fusion, ranked.evidence, found.question_keywords)
-        record_text_presence(plan, fusion, ranked)
+    def _choose_work_beside(self, stage: TransformStage | None) -> Work[None] | None:
+        """Return what runs beside the search for the question; ``None`` if there is nothing."""
+        # The first response of a function shows how `embed=` is called and whether responses can
+        # be read. Until then, the other searches wait, but not the model.
+        should_search = not self.learned.is_new or (
+            self.call.embedder is None and not self.learned.problem
+        )
+        has_texts = should_search and not self.state.texts.is_empty
+        if self.services.limit == 1 or not (stage is not None or has_texts):
+            return None
+        return partial(self._work_on_texts, stage, should_search=should_search)
+
+    async def _work_on_texts(self, stage: TransformStage | None, *, should_search: bool) -> None:
+        if stage is not None:
+            self.state.texts = await stage.get_transformation(self.services)
+        if should_search:
+            self._variant_results = await search_variants(self.state, self.services)
+
+    async def _rank(self, own_result: SearchResult, variants: VariantResults) -> Retrieval:
+        state, call = self.state, self.call
+        fusion = fuse_lists(state, own_result, variants.results)
+        ranked = rerank_by_keywords(state, fusion, variants)
+        standing = measure_confidence(state, fusion, ranked.evidence, variants.question_keywords)
+        record_text_presence(state, fusion, ranked)
         if call.uses_reranker:
-            ranked = await rerank_candidates(ranked, plan, self.services)
+            ranked = await rerank_candidates(ranked, state, self.services)
         try:
-            shown = build_result([original_result, *found.results], fusion, ranked, call)
+            response, matches = build_result([own_result, *variants.results], fusion, ranked, call)
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
         return self._build_retrieval(
-            shown.response,
-            matches=shown.matches,
-            variants=(plan.original, *found.searched_variants),
-            transformation=found.transformation,
+            response,
+            matches=matches,
+            variants=(state.original, *variants.searched_variants),
+            transformation=variants.transformation,
             rankings=fusion.rankings,
             fused=tuple(fusion.fused.keys),
             fused_scores=tuple(fusion.fused.scores),
@@ -222,9 +228,9 @@ class _Flow:
 
     async def _perform_original_search(self, beside: Work[None] | None) -> Any:
         """Search for the question while *beside* runs, and return the response."""
-        original, search_width = self.plan.original, self.plan.search_width
+        original, search_width = self.state.original, self.state.search_width
         self._original_search = search = Search(
-            original.text, search_width, narrow_by=self.plan.deadline, weight=original.weight
+            original.text, search_width, narrow_by=self.state.deadline, weight=original.weight
         )
         # This search takes one of the places for calls at once, as long as it runs.
         self.services.busy += 1
@@ -264,23 +270,24 @@ class _Flow:
 
         If a search for more passages than the caller's brought fewer, the caller's own is tried.
         """
-        search, widening, top_k = self._original_search, self.learned.widening, self.call.top_k
+        state, search = self.state, self._original_search
+        widening, top_k = self.learned.widening, self.call.top_k
         self._response, self._answered = response, search
         # A function that refused the larger number was called again with the caller's own.
         if search.top_k is None or top_k is None:
-            return self._read_response(response, search)
+            return state.read_response(state.original, response, search.initial)
         widened, widened_count = None, 0
         with suppress(ResponseShapeError):
-            widened = self._read_response(response, search)
+            widened = state.read_response(state.original, response, search.initial)
             widened_count = len(widened.ranking.passages)
             is_enough = widened_count >= top_k
             widening.is_proven = widening.is_proven or is_enough
-            if is_enough or widened_count in widening.confirmed or self.plan.deadline.passed:
+            if is_enough or widened_count in widening.confirmed or self.state.deadline.passed:
                 return widened
         # Python warns about a coroutine that is neither awaited nor closed.
         if isinstance(response, Coroutine):
             response.close()
-        own_search = Search(self.plan.query.text, None, weight=self.plan.original.weight)
+        own_search = Search(self.state.query.text, None, weight=self.state.original.weight)
         try:
             self._response = await self._perform_search(own_search)
             self._answered = own_search
@@ -289,7 +296,7 @@ class _Flow:
                 raise
             self._search_error = None
             return widened
-        own = self._read_response(self._response, own_search)
+        own = state.read_response(state.original, self._response, own_search.initial)
         own_count = len(own.ranking.passages)
         if widened is not None and own_count <= widened_count:
             widening.confirm(widened_count)
@@ -302,31 +309,16 @@ class _Flow:
         )
         return own
 
-    def _read_response(self, response: Any, search: Search) -> SearchResult:
-        return read_response(
-            self.plan.original,
-            response,
-            self.call.shape,
-            options=self.settings.keyword_evidence,
-            initial_rankings=search.initial,
-        )
-
-    def _should_ask_model(self, original_result: SearchResult) -> bool:
-        """Return whether the gate decides, from *original_result*, to ask the model."""
+    def _should_ask_model(self, own_result: SearchResult) -> bool:
+        """Return whether the gate decides, from *own_result*, to ask the model."""
         self.trace.decision = self.learned.gate.decide_model_call(
-            original_result.ranking.scores,
-            (passage.text for passage in original_result.ranking.passages),
-            self.plan.query.keywords,
+            own_result.ranking.scores,
+            (passage.text for passage in own_result.ranking.passages),
+            self.state.query.keywords,
             target_call_rate=self.settings.escalation.target_call_rate,
-            language=self.plan.query.language,
+            language=self.state.query.language,
         )
         return self.trace.decision.call
-
-    async def _search_for_texts(self, stage: TransformStage | None, *, should_search: bool) -> None:
-        if stage is not None:
-            self.plan.texts = await stage.get_transformation(self.services)
-        if should_search:
-            self._found = await search_texts(self.plan, self.services)
 
     async def _get_response(self, text: str) -> Any:
         """Return the response to a search for *text* and the caller's own number of passages."""
@@ -357,7 +349,7 @@ class _Flow:
         self.call.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
             original_query=self.call.original,
-            keywords=self.plan.keywords,
+            keywords=self.state.keywords,
             response=response,
             status="degraded" if self.degradations else "full",
             degradations=tuple(self.degradations),
@@ -377,7 +369,7 @@ class _Flow:
         return self._build_unchanged_retrieval(response, is_text=is_text)
 
     def _build_unchanged_retrieval(self, response: Any, *, is_text: bool = True) -> Retrieval:
-        original = replace(self.plan.original, text=self.call.original)
+        original = replace(self.state.original, text=self.call.original)
         matches = read_matches(original, response, self.call)
         variants = (original,) if is_text else ()
         return self._build_retrieval(response, matches=matches, variants=variants)
@@ -386,18 +378,18 @@ class _Flow:
         """Return a result with the function's own response, which cannot be read or rebuilt."""
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         self.learned.is_unreadable = True
-        response = await self._get_response(self.plan.query.text)
+        response = await self._get_response(self.state.query.text)
         # The variants are dropped, so the failures of their searches no longer matter.
         self.degradations[:] = [
-            degradation
-            for degradation in self.degradations
-            if not degradation.stage.startswith(("search", "embed"))
+            problem
+            for problem in self.degradations
+            if not problem.stage.startswith(("search", "embed"))
         ]
         self.degradations.append(Degradation("response", "unreadable", error.shape))
-        return self._build_retrieval(response, matches=(), variants=(self.plan.original,))
+        return self._build_retrieval(response, matches=(), variants=(self.state.original,))
 
     def _record_internal_error(self, error: Exception) -> None:
-        """Log an internal *error* of qtmiddleware, and record its type as a degradation."""
+        """Log an internal *error* of qtmiddleware, and record its type as a problem."""
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         summary = f"{type(error).__name__} inside qtmiddleware"
         self.call.engine.sampler.log(

@@ -21,11 +21,11 @@ distances.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat, zip_longest
-from math import isfinite
-from operator import attrgetter
+from itertools import chain, zip_longest
+from math import ceil, isfinite
+from operator import attrgetter, mul
 from pathlib import Path
 from traceback import extract_tb
 from typing import Final
@@ -38,14 +38,9 @@ from qtmiddleware.types import Evidence, Key, Passage, Ranking, Variant
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusedPassage:
-    """One passage of a fused list.
+    """One passage of a fused list. Higher scores are always better.
 
-    Attributes:
-        key: The passage's key. Equal keys in different rankings mean the same passage.
-        passage: The passage as it was read from the first list that contains it. With ``max``, from
-            the list with its best score.
-        score: The fused score. Higher is always better.
-        sources: A bit mask of the rankings that found the passage: bit i is set for ranking i.
+    In the bit mask *sources*, bit i is set if ranking i found the passage.
     """
 
     key: Key
@@ -91,7 +86,7 @@ class FusionResult:
 
     fused: FusedList
     rankings: tuple[Ranking, ...]
-    original_ranking: Ranking
+    own_ranking: Ranking
 
     @property
     def question_ranking(self) -> Ranking | None:
@@ -115,78 +110,39 @@ class FusionResult:
 
 
 def select_rankings(
-    original_ranking: Ranking, other_rankings: Sequence[Ranking], options: FusionSettings
+    own_ranking: Ranking, other_rankings: Sequence[Ranking], options: FusionSettings
 ) -> list[Ranking]:
-    """Return the rankings to fuse, *original_ranking* first. Those of weight 0 are left out."""
+    """Return the rankings to fuse, *own_ranking* first. Those of weight 0 are left out."""
     weight = options.weights["original"]
     if "standalone" in [ranking.variant.kind for ranking in other_rankings if ranking.keys]:
         weight = options.weights["original_in_conversation"]
     weighted = [ranking for ranking in other_rankings if ranking.variant.weight > 0]
     if weight <= 0 and any(ranking.keys for ranking in weighted):
         return weighted
-    variant = Variant(original_ranking.variant.kind, original_ranking.variant.text, weight or 1.0)
-    return [
-        Ranking(
-            variant,
-            original_ranking.keys,
-            original_ranking.scores,
-            original_ranking.passages,
-            original_ranking.initial,
-        ),
-        *weighted,
-    ]
+    variant = Variant(own_ranking.variant.kind, own_ranking.variant.text, weight or 1.0)
+    return [replace(own_ranking, variant=variant), *weighted]
 
 
 def make_chunk_keys_unique(rankings: Sequence[Ranking]) -> list[Ranking]:
-    """Return *rankings* with a different key for each passage that one list tells apart.
-
-    Chunks may share their document's id; then the text is added to the key. Documents may share
-    their text; then the metadata that says where the text comes from is added.
-    """
-    with_texts = _split_shared_keys(rankings, lambda passage: passage.text or "")
-    return _split_shared_keys(with_texts, _describe_source)
-
-
-def _split_shared_keys(
-    rankings: Sequence[Ranking], describe: Callable[[Passage], str]
-) -> list[Ranking]:
-    """Return *rankings*; keys of passages that *describe* tells apart in one list get its text."""
-    descriptions: dict[Key, set[str]] = {}
+    """Return *rankings*; keys that several chunks of a document share get the chunk's text."""
+    texts: dict[Key, set[str]] = {}
     for ranking in rankings:
         # Only a list that repeats a key shows that passages share it.
-        if len(set(ranking.keys)) == len(ranking.keys):
-            continue
-        repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}
+        counts = Counter(ranking.keys)
         for key, passage in zip(ranking.keys, ranking.passages, strict=True):
-            if key in repeated:
-                descriptions.setdefault(key, set()).add(describe(passage))
-    shared = {key for key, described in descriptions.items() if len(described) > 1}
+            if counts[key] > 1:
+                texts.setdefault(key, set()).add(passage.text or "")
+    shared = {key for key, chunk_texts in texts.items() if len(chunk_texts) > 1}
     if not shared:
         return list(rankings)
 
     def extend_key(key: Key, passage: Passage) -> Key:
-        return (key[0], f"{key[1]}\0{describe(passage)}") if key in shared else key
+        return (key[0], f"{key[1]}\0{passage.text or ''}") if key in shared else key
 
     return [
         replace(ranking, keys=list(map(extend_key, ranking.keys, ranking.passages)))
         for ranking in rankings
     ]
-
-
-def _describe_source(passage: Passage) -> str:
-    """Return the metadata of *passage* that tells where its text comes from."""
-    try:
-        # Other values, such as a distance, may differ between two searches.
-        return str(
-            sorted(
-                (str(name), value)
-                for name, value in passage.metadata.items()
-                if isinstance(value, str)
-            )
-        )
-    except Exception:
-        # The mapping comes from the user's code, so reading it may raise anything.
-        return ""
 
 
 # --- reading scores -------------------------------------------------------------------------------
@@ -195,6 +151,10 @@ WHOLE_TO_TAIL: Final = 2.65
 """The usual ratio of a list's whole range of scores to the range of its lower 70 %."""
 MOST_SPREADS: Final = 4.0
 """The largest ratio of a list's whole range of scores to its spread."""
+# To recognise reciprocal ranks: how many scores are checked, and how far from a whole number a
+# rank may be by rounding.
+_LOOKED_AT: Final = 8
+_ROUNDING: Final = 1e-4
 
 
 def find_score_direction(rankings: Sequence[Ranking]) -> int:
@@ -244,6 +204,36 @@ def measure_spread(scores: Sequence[float]) -> float:
     return max(WHOLE_TO_TAIL * abs(scores[tail_start] - scores[last]), width / MOST_SPREADS)
 
 
+def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
+    """Return whether *scores*, best first, look like reciprocal rank fusion of one or two lists.
+
+    In their lower half, of five or more, each is 1 / (k + rank) or a sum of two such numbers.
+    """
+    lower = scores[len(scores) // 2 :]
+    if (
+        len(lower) < 5
+        or not 0.0 < lower[-1] < lower[0] < 1.0
+        or all(score == round(score, 3) for score in lower)
+    ):
+        return False
+    step = max(1, len(lower) // _LOOKED_AT)
+    return all(map(_is_sum_of_reciprocals, lower[::step]))
+
+
+def _is_sum_of_reciprocals(score: float) -> bool:
+    """Return whether *score* is 1 / i or 1 / i + 1 / j, for whole numbers i and j."""
+    if abs(1.0 / score - round(1.0 / score)) < _ROUNDING:
+        return True
+    remainders = (
+        score - 1.0 / i
+        for i in range(ceil(1.0 / score), min(1_000, int(2.0 / score + _ROUNDING)) + 1)
+    )
+    return any(
+        remainder > 0.0 and abs(1.0 / remainder - round(1.0 / remainder)) < _ROUNDING
+        for remainder in remainders
+    )
+
+
 # --- the fusion -----------------------------------------------------------------------------------
 
 
@@ -253,7 +243,6 @@ def fuse_rankings(
     *,
     rrf_k: int = 60,
     lower_is_better: bool = False,
-    are_scores_usable: bool | None = None,
 ) -> FusedList:
     """Merge *rankings* into one list, best first.
 
@@ -264,17 +253,20 @@ def fuse_rankings(
     - Methods that use scores put the passage from the earlier list first. Within a list, the better
       rank is first.
     """
-    # The merge functions multiply scores by the sign, so that higher is always better.
     sign = choose_sign(rankings, lower_is_better=lower_is_better)
     row = FUSION_METHODS[method]
     # With one list there is nothing to merge, and its own scores stay visible.
     if len(rankings) == 1 and row.merges:
         return _convert_single_ranking(rankings[0], method, sign)
-    if row.needs_scores and not (
-        has_usable_scores(rankings) if are_scores_usable is None else are_scores_usable
-    ):
+    if row.needs_scores and not has_usable_scores(rankings):
         method = "weighted_rrf"
-    return _MERGES[method](rankings, sign, rrf_k)
+    if method == "anchored":
+        return _merge_anchored(rankings, sign)
+    if method == "max":
+        return _merge_max(rankings, sign)
+    if method == "concat":
+        return _merge_concat(rankings, sign)
+    return _merge_by_rank(method, rankings, rrf_k)
 
 
 def sum_weighted_scores(
@@ -291,23 +283,20 @@ def sum_weighted_scores(
     Sums are rounded to 12 digits, so that rounding errors do not separate equal passages. Ties are
     broken by the smaller key.
     """
-    if method == "weighted" and has_usable_scores(rankings):
-        gains = [
-            [ranking.variant.weight * gain for gain in _scale_scores(ranking.scores)]  # type: ignore[arg-type]
-            for ranking in rankings
-        ]
-    else:
-        gains = [
-            _list_reciprocal_ranks(ranking, ranking.variant.weight, rrf_k) for ranking in rankings
-        ]
-    sums = [
-        (key, round(passage.score, 12))
-        for key, passage in _score_passages_by_gains(rankings, gains).items()
-    ]
+    is_by_score = method == "weighted" and has_usable_scores(rankings)
+    gains = []
+    for ranking in rankings:
+        weight = ranking.variant.weight
+        if is_by_score:
+            gains.append([weight * gain for gain in _scale_scores(ranking.scores)])  # type: ignore[arg-type]
+        else:
+            gains.append(_list_reciprocal_ranks(ranking, weight, rrf_k))
+    merged = _score_passages_by_gains(rankings, gains)
+    sums = [(key, round(passage.score, 12)) for key, passage in merged.items()]
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
-def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
+def _merge_anchored(rankings: Sequence[Ranking], sign: int) -> FusedList:
     """Merge *rankings* by the weighted mean of their scores, scaled to the same spread."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest_scores = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
@@ -337,19 +326,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     )
 
 
-def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
-    """Merge *rankings* by the sum of 1 / (k + rank)."""
-    return _merge_by_rank("rrf", rankings, [1.0] * len(rankings), rrf_k)
-
-
-def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
-    """Merge *rankings* by the sum of weight / (k + rank)."""
-    return _merge_by_rank(
-        "weighted_rrf", rankings, [ranking.variant.weight for ranking in rankings], rrf_k
-    )
-
-
-def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
+def _merge_max(rankings: Sequence[Ranking], sign: int) -> FusedList:
     """Merge *rankings* by each passage's best score in any list."""
     merged: dict[Key, FusedPassage] = {}
     for passage in _list_passages(rankings, sign):
@@ -361,7 +338,7 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     return FusedList(_sort_by_score(merged), "max")
 
 
-def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
+def _merge_concat(rankings: Sequence[Ranking], sign: int) -> FusedList:
     """Return the best passage of each of *rankings*, then the second of each, and so on."""
     merged: dict[Key, FusedPassage] = {}
     for passage in _list_passages(rankings, sign):
@@ -369,11 +346,6 @@ def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedLi
     turns = zip_longest(*(ranking.keys for ranking in rankings))
     keys = dict.fromkeys(filter(None, chain.from_iterable(turns)))
     return FusedList([merged[key] for key in keys], "concat")
-
-
-_Merge = Callable[[Sequence[Ranking], int, int], FusedList]
-_MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for name in FUSION_METHODS}
-"""The function for each built-in fusion method, named ``merge_`` plus the method's name."""
 
 
 class FuseError(Exception):
@@ -403,11 +375,8 @@ def fuse_by_function(
         passages.setdefault(passage.key, passage).sources |= passage.sources
     # Tuples, so that the function cannot change the lists.
     copies = [
-        replace(
-            ranking,
-            keys=tuple(ranking.keys),
-            scores=tuple(ranking.scores),
-            passages=tuple(ranking.passages),
+        Ranking(
+            ranking.variant, tuple(ranking.keys), tuple(ranking.scores), tuple(ranking.passages)
         )
         for ranking in rankings
     ]
@@ -472,27 +441,25 @@ def _scale_scores(scores: Sequence[float]) -> list[float]:
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    weighted = [
-        (ranking.variant.weight, spread)
+    """Return the mean of *spreads* by the weights of their lists. Spreads of 0 do not count."""
+    weights = [
+        ranking.variant.weight if spread else 0.0
         for ranking, spread in zip(rankings, spreads, strict=True)
-        if spread
     ]
-    total_weight = sum([weight for weight, _ in weighted])
-    return (
-        sum([weight / total_weight * spread for weight, spread in weighted])
-        if total_weight
-        else 0.0
-    )
+    total: float = sum(map(mul, weights, spreads))
+    return total / (sum(weights) or 1.0)
 
 
 def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
-def _merge_by_rank(
-    method: str, rankings: Sequence[Ranking], weights: Sequence[float], rrf_k: int
-) -> FusedList:
-    gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(rrf_k)))
+def _merge_by_rank(method: str, rankings: Sequence[Ranking], rrf_k: int) -> FusedList:
+    """Merge *rankings* by the sum of 1 / (k + rank), or of weight / (k + rank)."""
+    gains = [
+        _list_reciprocal_ranks(ranking, 1.0 if method == "rrf" else ranking.variant.weight, rrf_k)
+        for ranking in rankings
+    ]
     merged = _score_passages_by_gains(rankings, gains)
     best_ranks: dict[Key, int] = {}
     for ranking in rankings:

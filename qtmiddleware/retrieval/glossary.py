@@ -17,15 +17,10 @@ from qtmiddleware.config.errors import format_value, hide_secrets
 from qtmiddleware.config.settings import GlossarySettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold_text
-from qtmiddleware.retrieval.bm25 import strip_plural
-from qtmiddleware.retrieval.question_words import load_word_rules
+from qtmiddleware.retrieval.question_words import load_word_rules, strip_plural
 
 MOST_OTHERS: Final = 16
 """The maximum number of other forms of a term that are searched."""
-MOST_BYTES: Final = 50_000_000
-"""The maximum size of a glossary file, in bytes."""
-LONGEST_FORM: Final = 200
-"""The maximum number of characters in one form."""
 
 _WORD: Final = re.compile(r"\w+")
 # Next to one of these characters, a term is part of a code, an address or a file name.
@@ -87,7 +82,7 @@ class Glossary:
         # In "HOW do I ...", the first word is a question word and not a term.
         function_words = load_word_rules(language or "en").function_words
         opens_with_function_word = bool(folded) and folded[0] in function_words
-        position, words_in_terms = 0, 0
+        position = 0
         while position < len(words):
             size = 1
             for count in sorted(self._lengths.get(folded[position], ()), reverse=True):
@@ -98,16 +93,9 @@ class Glossary:
                 ):
                     terms.setdefault(term.form, term)
                     size = count
-                    words_in_terms += count
                     break
             position += size
-        # If the whole question is in capitals, abbreviations look like ordinary words.
-        is_shouted = words_in_terms < len(words) and question.isupper()
-        return tuple(
-            term
-            for term in terms.values()
-            if term.others and not (is_shouted and _find_abbreviations(term.form))
-        )
+        return tuple(term for term in terms.values() if term.others)
 
 
 def _choose_form(forms: dict[str, list[str]], question: str, word_start: int) -> Term | None:
@@ -204,7 +192,7 @@ def load_glossary(options: GlossarySettings) -> Glossary | None:
         return None
     rows: list[Row] = []
     for term, others in options.terms.items():
-        location = f"glossary.terms.{_quote_text(term)}"
+        location = f"glossary.terms.{hide_secrets(format_value(term))}"
         forms = [_read_form(term, location), *_split_forms(others, location)]
         rows.append((forms, forms))
     if options.path is not None:
@@ -216,22 +204,13 @@ def _read_solr_synonyms(path: str) -> Iterator[Row]:
     source = f"glossary file {path if path.isprintable() else ascii(path)}"
     example = "write a line for each term, such as: CR, change request"
     try:
-        with Path(path).expanduser().open("rb") as file:
-            # The size is checked while reading, because a device may have no end.
-            content = file.read(MOST_BYTES + 1)
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line_number = content.count(b"\n", 0, error.start) + 1
-        raise _build_config_error(
-            source, f"is not UTF-8 (line {line_number})", "save it as UTF-8 text"
-        ) from None
+        text = Path(path).expanduser().read_text("utf-8-sig")
+    # An OSError, a path with a null character, an unknown home folder, or a text that is not UTF-8.
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _build_config_error(
             source, f"cannot be read: {reason} (looked from {Path.cwd()})", "set glossary.path"
         ) from None
-    if len(content) > MOST_BYTES:
-        raise _build_config_error(source, f"is larger than {MOST_BYTES:,} bytes", "split it")
     if not text.strip() or "\0" in text or text.lstrip().startswith(("{", "[")):
         raise _build_config_error(source, "is empty or has another format", example)
     for number, line in enumerate(text.splitlines(), 1):
@@ -253,20 +232,12 @@ def _split_forms(form_list: str, location: str) -> list[str]:
 def _read_form(form: str, location: str) -> str:
     """Return *form* with single spaces between words, and without backslashes."""
     plain = " ".join(_ESCAPED.sub(r"\1", form).split())
-    if len(plain) > LONGEST_FORM:
-        raise _build_config_error(
-            location, f"must have forms of at most {LONGEST_FORM} characters, not {len(plain):,}"
-        )
     if not _WORD.search(plain):
         raise _build_config_error(
-            location, f"must have a letter or digit in each form, not {_quote_text(plain)}"
+            location,
+            f"must have a letter or digit in each form, not {hide_secrets(format_value(plain))}",
         )
     return plain
-
-
-def _quote_text(text: str) -> str:
-    """Return *text* in quotes for an error message. Secrets are hidden."""
-    return hide_secrets(format_value(text))
 
 
 def _build_config_error(location: str, problem: str, advice: str = "") -> ConfigError:

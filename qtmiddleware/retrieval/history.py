@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_words
-from qtmiddleware.retrieval.bm25 import find_terms
+from qtmiddleware.retrieval.question_words import find_terms
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Degradation, Message, Query
 

@@ -7,42 +7,36 @@ If a model added words, or if the settings fix the weight of keywords, BM25 scor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from operator import add
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final
 
-from qtmiddleware.config.settings import KeywordEvidenceSettings
-from qtmiddleware.retrieval.bm25 import (
-    Pair,
-    TextTerms,
-    compute_pair_gains,
-    compute_term_gains,
-    normalise_scores,
-    sum_gains,
+from qtmiddleware.preprocessing.dates import Times
+from qtmiddleware.retrieval.call import EVIDENT, prepare_query
+from qtmiddleware.retrieval.fusion import (
+    FusedList,
+    FusedPassage,
+    FusionResult,
+    are_reciprocal_ranks,
 )
-from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
-from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
+from qtmiddleware.retrieval.metadata_evidence import collect_metadata_evidence
 from qtmiddleware.retrieval.question_words import (
-    FULL_LEAD,
-    HALF,
     LEADING,
     LEAST_LEAD,
-    WHOLE,
     WordRules,
+    compute_gains,
     count_terms,
     find_words,
+    judge_lead,
     load_word_rules,
-    measure_coverage,
-    measure_joint_coverage,
+    normalise_scores,
     parse_question,
-    sum_word_scores,
+    sum_gains,
 )
-from qtmiddleware.types import Evidence, Trace
-
-if TYPE_CHECKING:
-    from qtmiddleware.retrieval.glossary import Term
+from qtmiddleware.retrieval.state import State
+from qtmiddleware.retrieval.variants import VariantResults
+from qtmiddleware.types import Evidence, Passage
 
 # The weight of a model's words, next to ordinary scores and next to reciprocal ranks, which say
 # nothing about the distances between passages.
@@ -51,31 +45,17 @@ WEIGHT_OF_VARIANTS_BESIDE_RANKS: Final = 0.3
 # Variants share words with their question. At 1, all their evidence would count as one opinion. At
 # 2, it would count as independent opinions.
 OVERLAP: Final = 1.5
-# To recognise reciprocal ranks: how many scores are checked, and how far from a whole number a
-# rank may be by rounding.
-_LOOKED_AT: Final = 8
-_ROUNDING: Final = 1e-4
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """(keywords, weight) for each of several queries."""
 
-ScoreMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
-"""Returns the evidence in the metadata of several passages; ``None`` if there is none."""
-
 
 @dataclass(eq=False, repr=False, slots=True)
 class _WordEvidence:
-    """The evidence that the words of the queries give for each candidate.
+    """What words and metadata add to the scores of the candidates.
 
-    Attributes:
-        shares: The amount to add to each candidate's score.
-        weight: The factor by which to multiply each candidate's original score.
-        strength: How much words count overall, from 0 to 1.
-        reason: A sentence that explains the strength.
-        coverage: The fraction of the question's words in each candidate. If this is set, only a
-            passage with clearly more of these words can replace one of the first passages.
-        joint_coverage: The fraction of the question's words that occur in at least one of the first
-            `LEADING` candidates.
+    *shares* are added to the scores, after these were multiplied by *weight*. If *coverage* is set,
+    only a passage with clearly more of the question's words replaces one of the first passages.
     """
 
     shares: Sequence[float]
@@ -84,105 +64,140 @@ class _WordEvidence:
     reason: str
     coverage: Sequence[float] = ()
     joint_coverage: float | None = None
+    language: str = ""
+    matched: Sequence[float] = ()
 
 
-def rerank_by_keywords(
-    fused_list: FusedList,
-    keywords: WeightedKeywords,
-    options: KeywordEvidenceSettings,
-    original_scores: Sequence[float | None],
-    trace: Trace,
-    *,
-    language: str = "",
-    search_width: int | None = None,
-    top_k: int | None = None,
-    glossary_terms: Sequence[Term] = (),
-    score_metadata: ScoreMetadata = lambda _: None,
-    date_words: Sequence[str] = (),
-) -> FusedList:
-    """Return *fused_list*, reranked by its scores, by keywords and by metadata.
+def rerank_by_keywords(state: State, fusion: FusionResult, variants: VariantResults) -> FusedList:
+    """Return the fused list, reranked by its scores, by keywords and by metadata.
 
-    *fused_list* is returned unchanged if it has fewer than two candidates, if no candidate has a
-    text, or if nothing in the texts and metadata matches.
+    The list is returned unchanged if it has fewer than two candidates, if no candidate has a text,
+    or if nothing in the texts and metadata matches.
     """
-    count = options.candidates or len(fused_list.items)
-    candidates = fused_list.items[:count]
-    if len(candidates) < 2:
-        return fused_list
-    texts = [candidate.passage.text for candidate in candidates]
+    fused, trace = fusion.fused, state.trace
+    if not state.call.uses_keyword_evidence:
+        return fused
+    began, times = trace.measure_elapsed(), state.read_times(variants.transformation)
+    keywords = _collect_weighted_keywords(state, variants)
+    candidates = fused.items[: state.settings.keyword_evidence.candidates or None]
+    passages = [candidate.passage for candidate in candidates]
+    original_scores = fusion.own_ranking.scores
+    evidence = None
+    if len(passages) > 1:
+        evidence = _collect_evidence(state, variants, times, keywords, passages, original_scores)
+    if times.needs_today and times.periods and state.today is not None:
+        trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {state.today}")
+    if evidence is not None:
+        fused = _order_by_evidence(fused, evidence, keywords, state.call.top_k)
+    trace.record_stage("keyword_evidence", trace.measure_elapsed() - began)
+    return fused
+
+
+def _collect_weighted_keywords(state: State, variants: VariantResults) -> WeightedKeywords:
+    """Return (keywords, weight) for each group of keywords that count as evidence.
+
+    - The first group has weight 1. It contains the question's keywords and the keywords that the
+      model named.
+    - Each variant that may contain words of an answer adds a group, even if it is not searched. The
+      group's weight is a fraction of the variant's weight in the fusion.
+    - A step-back question adds no group, because it is more general than the question.
+    """
+    named = " ".join((variants.question_keywords, *variants.transformation.keywords))
+    share = state.settings.keyword_evidence.variants
+    groups = [
+        (prepare_query(variant.text, state.settings).keywords, share * variant.weight)
+        for variant in variants.evidence_variants
+        if share and variant.weight > 0 and variant.kind in EVIDENT
+    ]
+    return [(named, 1.0), *groups]
+
+
+def _collect_evidence(
+    state: State,
+    variants: VariantResults,
+    times: Times,
+    keywords: WeightedKeywords,
+    passages: Sequence[Passage],
+    original_scores: Sequence[float | None],
+) -> _WordEvidence | None:
+    """Return the evidence in the texts and metadata of *passages*; ``None`` if there is none."""
+    call, trace, language = state.call, state.trace, state.query.language
+    texts: Sequence[str | None] = [passage.text for passage in passages]
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
-        return fused_list
-    if glossary_terms:
+        return None
+    terms, standalone = state.glossary_terms, variants.transformation.standalone
+    if standalone:
+        terms = state.find_glossary_terms(standalone)
+    if terms:
         # Imported here so that users without a glossary do not pay for this module.
         from qtmiddleware.retrieval.glossary import add_glossary_terms
 
-        texts = add_glossary_terms(glossary_terms, texts)
-    if len(keywords) > 1 or options.weight is not None:
-        # BM25 over several queries uses no word rules, so the evidence names no language.
-        language = ""
-        word_evidence = _score_all_words(keywords, texts, original_scores, options.weight)
+        texts = add_glossary_terms(terms, texts)
+    weight = state.settings.keyword_evidence.weight
+    if len(keywords) > 1 or weight is not None:
+        evidence = _score_all_words(keywords, texts, original_scores, weight)
     else:
         # A search that returns fewer passages than it was asked for has returned all there are.
-        is_whole_collection = search_width is not None and len(original_scores) < search_width
-        held_dates = [word for word in date_words if any(word in text for text in texts if text)]
+        search_width = call.search_width or call.top_k
+        is_whole = search_width is not None and len(original_scores) < search_width
+        held_dates = [word for word in times.words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
-        titles = [candidate.passage.title for candidate in candidates]
-        word_evidence = _score_question_words(
-            words, texts, titles, language, is_whole_collection=is_whole_collection
-        )
-    fields = [candidate.passage.metadata for candidate in candidates]
-    metadata = None if options.weight == 0.0 else score_metadata(fields)
-    if metadata is not None:
-        trace.notes.extend(("metadata", sentence) for sentence in metadata.notes)
-        word_evidence = _add_metadata_evidence(word_evidence, metadata)
-    if word_evidence is None:
+        titled = [_prepend_title(*pair) for pair in zip(passages, texts, strict=True)]
+        evidence = _score_question_words(words, titled, language, is_whole_collection=is_whole)
+    if weight != 0.0:
+        evidence = _add_metadata_evidence(evidence, state, times, passages)
+    if evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
-        return fused_list
-    if word_evidence.reason:
-        trace.note("keyword_evidence", word_evidence.reason)
-    matched = metadata.matched if metadata is not None else ()
-    return _order_by_evidence(fused_list, word_evidence, matched, keywords, language, top_k)
+    elif evidence.reason:
+        trace.note("keyword_evidence", evidence.reason)
+    return evidence
 
 
 def _order_by_evidence(
-    fused_list: FusedList,
-    word_evidence: _WordEvidence,
-    matched: Sequence[float],
+    fused: FusedList,
+    evidence: _WordEvidence,
     keywords: WeightedKeywords,
-    language: str,
     top_k: int | None,
 ) -> FusedList:
-    """Return *fused_list* with *word_evidence* added to the scores of its first passages.
+    """Return *fused* with *evidence* added to the scores of its first passages.
+
+    result = weight x (score - lowest) / spread + share, where lowest is the lowest of all scores
 
     The passages after these have no evidence, and no higher scores. They keep their order.
     """
-    spread, scores_before = fused_list.spread, fused_list.scores
-    count = len(word_evidence.shares)
-    shares = [*word_evidence.shares, *([0.0] * (len(scores_before) - count))]
+    spread, scores_before = fused.spread, fused.scores
+    count = len(evidence.shares)
+    shares = [*evidence.shares, *([0.0] * (len(scores_before) - count))]
     if spread is None:
         spread = max(scores_before[:count]) - min(scores_before[:count])
-    scores = add_keyword_evidence(scores_before, shares, word_evidence.weight, spread)
+    # Division by a smaller number could give infinity.
+    factor = evidence.weight / spread if spread > 1e-300 else 0.0
+    low = min(scores_before)
+    scores = [
+        factor * (score - low) + share for score, share in zip(scores_before, shares, strict=True)
+    ]
     order = sorted(range(count), key=[-score for score in scores].__getitem__)
-    if word_evidence.coverage and top_k and top_k < count:
-        order = _protect_first_passages(order, word_evidence.coverage, top_k)
+    if evidence.coverage and top_k and top_k < count:
+        order = _protect_first_passages(order, evidence.coverage, top_k)
         _lower_scores_to_match_order(order, scores, shares)
     rescored = [
         FusedPassage(passage.key, passage.passage, score, passage.sources)
-        for passage, score in zip(fused_list.items, scores, strict=True)
+        for passage, score in zip(fused.items, scores, strict=True)
     ]
     leading = [rescored[place] for place in order]
-    evidence = Evidence(
+    matched = evidence.matched
+    shown = Evidence(
         keywords=tuple(keywords),
-        weight=word_evidence.strength,
+        weight=evidence.strength,
         keys=tuple([passage.key for passage in leading]),
         scores=tuple([passage.score for passage in leading]),
         shares=tuple([shares[place] for place in order]),
-        language=language,
-        coverage=word_evidence.joint_coverage,
+        language=evidence.language,
+        coverage=evidence.joint_coverage,
         matched=tuple([matched[place] for place in order]) if matched else (),
     )
-    return FusedList([*leading, *rescored[count:]], fused_list.method, evidence=evidence)
+    return FusedList([*leading, *rescored[count:]], fused.method, evidence=shown)
 
 
 def _score_all_words(
@@ -191,116 +206,99 @@ def _score_all_words(
     original_scores: Sequence[float | None],
     weight: float | None,
 ) -> _WordEvidence | None:
-    """Return the evidence of the words of all queries; ``None`` if no text contains any of them."""
-    rules = WordRules()
-    queries = [
-        _QueryTerms(words.terms, words.pairs, query_weight)
-        for words, query_weight in [(parse_question(text, rules), part) for text, part in keywords]
-    ]
+    """Return the evidence of the words of all queries; ``None`` if no text contains any of them.
+
+    share = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
+    """
+    queries = [parse_question(query, WordRules()) for query, _ in keywords]
     terms = list(dict.fromkeys(term for query in queries for term in query.terms))
     pairs = frozenset(pair for query in queries for pair in query.pairs)
     text_terms = count_terms(texts, terms, pairs)
-    evidence = _score_texts(queries, text_terms)
-    if evidence is None:
+    gains, size = compute_gains(text_terms), len(texts)
+    matching = [
+        (sum_gains((*query.terms, *query.pairs), gains, size), part)
+        for query, (_, part) in zip(queries, keywords, strict=True)
+        if not gains.keys().isdisjoint(query.terms)
+    ]
+    if not matching:
         return None
-    reason = ""
     if weight is None:
-        weight, reason = weigh_variants(original_scores)
-    question_terms = frozenset(queries[0].terms)
-    held_terms = frozenset().union(*(text.counts.keys() for text in text_terms[:LEADING]))
-    leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
-    return _WordEvidence(
-        [weight * share for share in evidence], 1.0 - weight, weight, reason, joint_coverage=leading
-    )
+        known = [score for score in original_scores if score is not None]
+        has_ranks = len(known) == len(original_scores) and are_reciprocal_ranks(known)
+        weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS if has_ranks else WEIGHT_OF_VARIANTS
+    largest = max(part for _, part in matching)
+    divisor = sum((part / largest) ** OVERLAP for _, part in matching) ** (1.0 / OVERLAP)
+    shares = [0.0] * size
+    for scores, part in matching:
+        factor = weight * part / largest / divisor
+        for place, score in enumerate(normalise_scores(scores)):
+            shares[place] += factor * score
+    own = frozenset(queries[0].terms)
+    held = frozenset().union(*(text.counts.keys() for text in text_terms[:LEADING]))
+    coverage = len(own & held) / len(own) if own else None
+    return _WordEvidence(shares, 1.0 - weight, weight, "", joint_coverage=coverage)
 
 
 def _score_question_words(
-    keywords: str,
-    texts: Sequence[str | None],
-    titles: Sequence[str],
-    language: str,
-    *,
-    is_whole_collection: bool,
+    keywords: str, texts: Sequence[str | None], language: str, *, is_whole_collection: bool
 ) -> _WordEvidence | None:
     """Return the evidence of the question's own words; ``None`` if no text contains any of them."""
-    rules = load_word_rules(language)
-    question = parse_question(keywords, rules)
-    if not question.terms:
+    words = find_words(keywords, texts, language)
+    if not any(words.held):
         return None
-    # The beginning of a text counts more, and a title says best what the text is about.
-    titled_texts = (
-        [_prepend_title(title, text) for title, text in zip(titles, texts, strict=True)]
-        if any(titles)
-        else texts
-    )
-    found_words = find_words(question, titled_texts, rules)
-    if not any(found_words.held):
-        return None
-    coverage = measure_coverage(question, found_words)
+    coverage = words.measure_coverage()
     # A number or code that occurs in one passage only identifies this passage, even in a small
     # collection.
     codes = [
         term
-        for term in question.content
-        if term.isascii() and not term.isalpha() and term not in found_words.held[0]
+        for term in words.question.content
+        if term.isascii() and not term.isalpha() and term not in words.held[0]
     ]
-    is_whole_collection = is_whole_collection and not any(
-        sum(code in held for held in found_words.held) == 1 for code in codes
+    is_identified = any(sum(code in held for held in words.held) == 1 for code in codes)
+    strength, reason = judge_lead(
+        coverage, is_whole_collection=is_whole_collection and not is_identified
     )
-    strength, reason = judge_lead(coverage, is_whole_collection=is_whole_collection)
-    shares = (
-        [strength * share for share in sum_word_scores(question, found_words)]
-        if strength
-        else [0.0] * len(texts)
-    )
-    return _WordEvidence(
-        shares, 1.0, strength, reason, coverage, measure_joint_coverage(question, found_words)
-    )
+    shares = [0.0] * len(texts)
+    if strength:
+        shares = [strength * share for share in words.score_texts()]
+    joint_coverage = words.measure_joint_coverage()
+    return _WordEvidence(shares, 1.0, strength, reason, coverage, joint_coverage, language)
 
 
 def _add_metadata_evidence(
-    word_evidence: _WordEvidence | None, metadata_evidence: MetadataEvidence
-) -> _WordEvidence:
-    if word_evidence is None:
-        return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "", metadata_evidence.matched)
-    word_evidence.shares = [
-        share + word_evidence.weight * added_share
-        for share, added_share in zip(word_evidence.shares, metadata_evidence.shares, strict=True)
+    evidence: _WordEvidence | None,
+    state: State,
+    times: Times,
+    passages: Sequence[Passage],
+) -> _WordEvidence | None:
+    today = state.today if times.newest else None
+    metadata = collect_metadata_evidence(
+        times,
+        [passage.metadata for passage in passages],
+        load_word_rules(state.query.language),
+        today,
+    )
+    if metadata is None:
+        return evidence
+    state.trace.notes.extend(("metadata", note) for note in metadata.notes)
+    if evidence is None:
+        nothing = [0.0] * len(passages)
+        language = state.query.language
+        evidence = _WordEvidence(nothing, 1.0, 0.0, "", nothing, language=language)
+    evidence.matched = metadata.matched
+    evidence.shares = [
+        share + evidence.weight * added_share
+        for share, added_share in zip(evidence.shares, metadata.shares, strict=True)
     ]
-    if word_evidence.coverage:
-        word_evidence.coverage = list(map(add, word_evidence.coverage, metadata_evidence.matched))
-    return word_evidence
+    if evidence.coverage:
+        evidence.coverage = list(map(add, evidence.coverage, metadata.matched))
+    return evidence
 
 
-def _prepend_title(title: str, text: str | None) -> str | None:
+def _prepend_title(passage: Passage, text: str | None) -> str | None:
+    # The beginning of a text counts more, and a title says best what the text is about.
+    title = passage.title
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
-
-
-class Strength(NamedTuple):
-    """How much words count, from 0 to 1, and why; ``""`` for the usual weight."""
-
-    value: float
-    reason: str
-
-
-def judge_lead(coverage: Sequence[float], *, is_whole_collection: bool) -> Strength:
-    """Return how much the question's own words count.
-
-    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`)
-
-    - The lead is the largest *coverage* minus the coverage of the first passage.
-    - Up to `LEAST_LEAD`, words do not count. From `FULL_LEAD` on, they count fully.
-    """
-    most, first = max(coverage), coverage[0]
-    strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
-    if not strength:
-        kept = "order kept: no passage holds clearly more of the question's keywords than the"
-        return Strength(0.0, f"{kept} first one ({first:.0%})")
-    reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
-    if is_whole_collection and (most < 1.0 or first > HALF):
-        strength *= WHOLE
-        reason = f"{reason}; the list is the whole collection, so keywords count a fifth"
-    return Strength(strength, f"strength {strength:.2f}: {reason}")
 
 
 def _protect_first_passages(
@@ -333,101 +331,3 @@ def _lower_scores_to_match_order(
         scores[place] -= excess
         shares[place] -= excess
         lowest = scores[place]
-
-
-def weigh_variants(original_scores: Sequence[float | None]) -> Strength:
-    """Return the weight of a model's words: less beside reciprocal ranks."""
-    scores = [score for score in original_scores if score is not None]
-    if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
-        weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS
-        reason = f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks"
-        return Strength(weight, reason)
-    return Strength(WEIGHT_OF_VARIANTS, "")
-
-
-def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
-    """Return whether *scores*, best first, look like reciprocal rank fusion of one or two lists.
-
-    In their lower half, of five or more, each is 1 / (k + rank) or a sum of two such numbers.
-    """
-    lower = scores[len(scores) // 2 :]
-    if (
-        len(lower) < 5
-        or not 0.0 < lower[-1] < lower[0] < 1.0
-        or all(score == round(score, 3) for score in lower)
-    ):
-        return False
-    step = max(1, len(lower) // _LOOKED_AT)
-    return all(map(_is_sum_of_reciprocals, lower[::step]))
-
-
-def _is_sum_of_reciprocals(score: float) -> bool:
-    """Return whether *score* is 1 / i or 1 / i + 1 / j, for whole numbers i and j."""
-    if abs(1.0 / score - round(1.0 / score)) < _ROUNDING:
-        return True
-    remainders = (
-        score - 1.0 / i
-        for i in range(ceil(1.0 / score), min(1_000, int(2.0 / score + _ROUNDING)) + 1)
-    )
-    return any(
-        remainder > 0.0 and abs(1.0 / remainder - round(1.0 / remainder)) < _ROUNDING
-        for remainder in remainders
-    )
-
-
-def add_keyword_evidence(
-    scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
-) -> list[float]:
-    """Return each passage's score with the keyword evidence added.
-
-    result = weight x (score - lowest) / spread + share, where lowest is the lowest of *scores*
-    """
-    low = min(scores, default=0.0)
-    # Division by a smaller number could give infinity.
-    tells_apart = spread > 1e-300
-    return [
-        weight * ((score - low) / spread if tells_apart else 0.0) + share
-        for score, share in zip(scores, shares, strict=True)
-    ]
-
-
-class _QueryTerms(NamedTuple):
-    """The words of one query.
-
-    Attributes:
-        terms: The query's words.
-        pairs: The pairs of words that are neighbours in the query.
-        weight: The weight of the query in the combined score.
-    """
-
-    terms: Sequence[str]
-    pairs: Sequence[Pair]
-    weight: float
-
-
-def _score_texts(
-    queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
-) -> list[float] | None:
-    """Return how well each text matches the *queries*; ``None`` if no text matches any query.
-
-    result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
-    """
-    term_gains = compute_term_gains(text_terms)
-    pair_gains = compute_pair_gains(text_terms)
-    size = len(text_terms)
-    matching = [
-        (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
-        for terms, pairs, weight in queries
-        if any(scores := sum_gains(terms, term_gains, size))
-    ]
-    if not matching:
-        return None
-    largest = max(weight for _, weight in matching)
-    shares = [weight / largest for _, weight in matching]
-    divisor = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
-    evidence = [0.0] * size
-    for (scores, _), share in zip(matching, shares, strict=True):
-        evidence = list(
-            map(add, evidence, [share / divisor * score for score in normalise_scores(scores)])
-        )
-    return evidence

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
-from qtmiddleware.retrieval.confidence import Standings
-from qtmiddleware.retrieval.gate import Gate
+from qtmiddleware.retrieval.signals import Gate, Standings
 
 AGAIN_SECONDS: Final = 600.0
 """How many seconds a search for more passages waits after it brought less than the caller's own."""
@@ -32,13 +31,13 @@ class Widening:
     Attributes:
         again_at: When to try such a search again, on the monotonic clock.
         is_proven: Whether such a search has brought as much as the caller's own would have.
-        confirmed: The numbers of passages, fewer than the caller asked for, that the caller's own
-            search brought too: the collection, or what a filter leaves of it, is small.
+        confirmed: Numbers of passages, fewer than the caller asked for, of which the caller's own
+            search brought no more: the collection, or what a filter leaves of it, is small.
     """
 
     again_at: float = 0.0
     is_proven: bool = False
-    confirmed: range = range(0)
+    confirmed: frozenset[int] = frozenset()
 
     @property
     def is_allowed(self) -> bool:
@@ -49,17 +48,14 @@ class Widening:
         """Ask for no more passages than the caller for `AGAIN_SECONDS`."""
         self.again_at = monotonic() + AGAIN_SECONDS
         self.is_proven = False
-        self.confirmed = range(0)
+        self.confirmed = frozenset()
 
     def confirm(self, passage_count: int) -> None:
         """Remember that the caller's own search brought no more than *passage_count* either."""
         # Nothing at all proves nothing, unless this function has brought something before.
         if passage_count or self.is_proven:
-            known = self.confirmed or range(passage_count, passage_count)
-            low = min(known.start, passage_count)
-            high = max(known.stop, passage_count + 1)
             self.is_proven = True
-            self.confirmed = range(low, high)
+            self.confirmed |= {passage_count}
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -19,7 +19,7 @@ repeats the measurements behind the constants.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -81,7 +81,6 @@ _TIME_NAMES: Final = (
     "_at",
     "_on",
 )
-# A price such as "24.90" looks like a version with two numbers.
 _VERSION_NAMES: Final = ("vers", "release", "build", "tag")
 # Unix times in seconds, from 1979 to 2128. A number outside this range is not read as a time.
 _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
@@ -92,11 +91,9 @@ class MetadataEvidence:
     """The evidence that metadata gives for each candidate.
 
     Attributes:
-        shares: The amount to add to each candidate's score. The unit is the typical gap between the
-            function's high and low scores.
+        shares: The amount to add to each candidate's score, as for words.
         matched: For each candidate, the fraction of the question's metadata values that it has.
-        notes: Trace notes on these values, such as ``year = 2024``. Values other than dates and
-            versions are left out, because they may be people's names.
+        notes: Trace notes on dates and versions. Other values may be people's names.
     """
 
     shares: Sequence[float]
@@ -108,12 +105,7 @@ class MetadataEvidence:
 class _Value:
     """One parsed value of a metadata field. Equal texts usually give the same object.
 
-    Attributes:
-        folded: The words of the value, in lower case and without accents.
-        kind: ``periods``, ``versions``, ``numbers``, ``words``, or ``""`` if the value means "any
-            value", as "All" does.
-        period: The first and last day, if the value is a date, month, quarter or year.
-        version: The numbers of the version, if the value is a version.
+    *kind* is ``periods``, ``versions``, ``numbers``, ``words``, or ``""`` for any value, as "All".
     """
 
     folded: tuple[str, ...]
@@ -129,18 +121,7 @@ _Match = tuple[str, str, list[float]]
 
 
 class _Column:
-    """The values of one metadata field in all passages.
-
-    Attributes:
-        name: The name of the field.
-        rows: The values of each passage.
-        counts: How often each value occurs. Values such as "All" are not counted.
-        kind: The most frequent kind of these values; ``""`` if there are none.
-        has_no_repeats: Whether all values are different, as ids are. False for fewer than three
-            values.
-    """
-
-    __slots__ = ("counts", "has_no_repeats", "kind", "name", "rows")
+    """The values of one metadata field in all passages. *counts* leaves out "All" and the like."""
 
     def __init__(self, name: str, rows: Sequence[_Row]) -> None:
         self.name = name
@@ -152,13 +133,10 @@ class _Column:
 
     def score_passages(self, matching_values: Set[_Value]) -> list[float]:
         """Return 1 for each passage with one of *matching_values*, `NEUTRAL` for "All", else 0."""
+        neutral = [NEUTRAL if any(not value.kind for value in row) else 0.0 for row in self.rows]
         return [
-            1.0
-            if not matching_values.isdisjoint(row)
-            else NEUTRAL
-            if any(not value.kind for value in row)
-            else 0.0
-            for row in self.rows
+            other if matching_values.isdisjoint(row) else 1.0
+            for row, other in zip(self.rows, neutral, strict=True)
         ]
 
     def score_newness(self, today: date | None) -> list[float]:
@@ -184,31 +162,24 @@ def collect_metadata_evidence(
     today: date | None,
 ) -> MetadataEvidence | None:
     """Return the evidence in *metadata* for each passage; ``None`` if there is none."""
-    columns = collect_columns(metadata)
+    columns = _collect_columns(metadata)
     # Most passages have only a text and an id.
     if not columns:
         return None
     stems = frozenset(find_stem(word, rules.endings) for word in times.tokens)
-    # Two fields may match the same demand, such as a year and a date. The better match counts.
-    demands: dict[str, list[tuple[str, list[float]]]] = {}
-    for column in columns.values():
-        for demand, note, shares in (
-            *_match_times(times, column, today),
-            *_match_words(times, column, rules, stems),
-        ):
+    best: dict[str, list[float]] = {}
+    notes: dict[str, None] = {}
+    for column in columns:
+        matches = (*_match_times(times, column, today), *_match_words(times, column, rules, stems))
+        for demand, note, shares in matches:
             if min(shares) < max(shares):
-                demands.setdefault(demand, []).append((note, shares))
-    if "newest" in demands:
-        # Dates show better than version numbers which passage is the newest.
-        demands.pop("newest of versions", None)
-    if not demands:
+                # Two fields may match the same demand, such as a year and a date. The better match
+                # counts.
+                best[demand] = list(map(max, best.get(demand, shares), shares))
+                notes[note] = None
+    if not best:
         return None
-    best = [
-        list(map(max, zip(*(shares for _, shares in matches), strict=True)))
-        for matches in demands.values()
-    ]
-    sums = list(map(sum, zip(*best, strict=True)))
-    notes = dict.fromkeys(note for matches in demands.values() for note, _ in matches)
+    sums = list(map(sum, zip(*best.values(), strict=True)))
     return MetadataEvidence(
         shares=[WEIGHT * total for total in sums],
         matched=[total / len(best) for total in sums],
@@ -216,51 +187,36 @@ def collect_metadata_evidence(
     )
 
 
-def find_distinguishing_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the metadata fields that distinguish passages, except fields of ids."""
-    return tuple(
-        column.name
-        for column in collect_columns(metadata).values()
-        if len(column.counts) > 1
-        and (not column.has_no_repeats or column.kind in ("periods", "versions"))
-    )
-
-
-def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
-    """Return the short values of each field that tells the passages apart, by the field's name."""
+def _collect_columns(metadata: Sequence[Mapping[str, Any]]) -> list[_Column]:
+    """Return the short values of each field that tells the passages apart."""
     columns: dict[str, list[_Row]] = {}
     for index, fields in enumerate(metadata):
         for name, value in _list_evidence_fields(fields):
             if row := _parse_values(name, value):
-                rows = columns.get(name)
-                if rows is None:
-                    rows = columns[name] = [()] * len(metadata)
+                rows = columns.setdefault(name, [()] * len(metadata))
                 rows[index] = row
-    return {
-        name: _Column(name, rows)
-        for name, rows in columns.items()
-        if any(row != rows[0] for row in rows)
-    }
+    return [
+        _Column(name, rows) for name, rows in columns.items() if any(row != rows[0] for row in rows)
+    ]
 
 
-def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+def _list_evidence_fields(fields: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the first metadata fields, without private ones and those in `_SKIPPED_FIELDS`."""
     try:
-        names = _drop_unusable_field_names(
-            tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
-        )
-        return [(name, fields[name]) for name in names] if names else ()
+        return [
+            (name, fields[name])
+            for name in islice(fields, MOST_FIELDS)
+            if type(name) is str and _is_evidence_field(name)
+        ]
     except Exception:
         # The mapping comes from the user's code, so reading it may raise anything.
-        return ()
+        return []
 
 
-@lru_cache(maxsize=256)
-def _drop_unusable_field_names(field_names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return *field_names* without long names, private names and the names in `_SKIPPED_FIELDS`."""
-    texts = [name for name in field_names if type(name) is str and len(name) <= MOST_CHARS]
-    return tuple(
-        [name for name in texts if name.lower() not in _SKIPPED_FIELDS and not name.startswith("_")]
-    )
+@lru_cache(maxsize=1_024)
+def _is_evidence_field(name: str) -> bool:
+    is_long = len(name) > MOST_CHARS
+    return not (is_long or name.startswith("_") or name.lower() in _SKIPPED_FIELDS)
 
 
 def _parse_values(field_name: str, value: Any) -> _Row:
@@ -338,13 +294,10 @@ def _match_times(
     # A date in the question is more precise than a word such as "current".
     if not times.newest or times.periods or times.versions or times.needs_today:
         return
-    if kind == "periods":
+    # A price such as "24.90" looks like a version with two numbers.
+    is_version = kind == "versions" and any(part in name.lower() for part in _VERSION_NAMES)
+    if kind == "periods" or is_version:
         yield "newest", f"{name}: newest", column.score_newness(today)
-    elif kind == "versions" and (
-        any(part in name.lower() for part in _VERSION_NAMES)
-        or any(len(value.version) > 2 for value in column.counts)
-    ):
-        yield "newest of versions", f"{name}: newest", column.score_newness(today)
 
 
 def _match_words(

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from itertools import pairwise
-from operator import add
+from math import log
 from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
@@ -33,17 +33,6 @@ from qtmiddleware.preprocessing.text import (
     is_unspaced,
     split_pairs,
     split_terms,
-)
-from qtmiddleware.retrieval.bm25 import (
-    Pair,
-    TextTerms,
-    compute_idf,
-    compute_pair_gains,
-    compute_term_gains,
-    normalise_scores,
-    shorten_texts,
-    strip_plural,
-    sum_gains,
 )
 
 WEIGHT: Final = 0.7
@@ -81,7 +70,22 @@ _MOST_BETWEEN: Final = 60
 _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
 
+K1: Final = 1.2
+B: Final = 0.75
+# Measured from the worst score, the best match of a query usually scores about MEANS times the
+# mean. It scores more if the words occur in few passages, and less if they occur in most. No
+# passage gets more evidence than MOST.
+MEANS: Final = 5.0
+MOST: Final = 1.4
+# The weight of a pair of neighbours, compared with a single term.
+PAIR: Final = 0.5
 
+# At most this many characters of all texts together are read. If they are longer, the beginning of
+# each text is read: its equal share.
+MOST_READ: Final = 800_000
+
+
+@cache
 def _build_folding_table(kept: str) -> bytes:
     """Return a table for `bytes.translate` that folds Western European text (Windows-1252)."""
     table = bytearray(b" " * 256)
@@ -92,7 +96,6 @@ def _build_folding_table(kept: str) -> bytes:
     return bytes(table)
 
 
-_folding_table: Final = cache(_build_folding_table)
 # The table maps one byte to one byte, so letters that become two are replaced before.
 _LONGER: Final = {
     b"\xdf": b"ss",
@@ -106,8 +109,6 @@ _SOFT_HYPHEN: Final = b"\xad"
 _NUMBER_JOINTS: Final = ".,:"
 _OTHER_JOINT: Final = re.compile(r"[.,:](?:(?!\d)|(?<!\d.))")
 _YEARS: Final = re.compile(r"(?:19|20)\d\d")
-# 25 000 and 1 299 € are numbers, while "iPhone 15 256 GB" has two.
-_GROUPED: Final = re.compile(r"(?<![\w.,])\d{1,3}(?:\s\d{3})+(?!\w)(?:(?<=000)|(?=\s?[€$£]))")
 _EMAIL: Final = re.compile(r"\be-?mails?\b", re.IGNORECASE)
 _CODE_PIECE: Final = re.compile(r"\d+(?:[.,:]\d+)*(?:\.x\Z)?|[^\W\d_]+")
 # In Chinese, Japanese and Korean, two characters of these make no word with a topic.
@@ -120,13 +121,30 @@ _FUNCTION_CHARACTERS: Final = frozenset(
 )
 
 
-class WordRules(NamedTuple):
-    """The word rules of one language.
+Pair = tuple[str, str]
+"""Two neighbouring words."""
+Gains = Mapping[Hashable, Sequence[tuple[int, float]]]
+"""For each term and pair, (index of a text, amount to add to its score)."""
+
+
+class TextTerms(NamedTuple):
+    """The terms of one text.
 
     Attributes:
-        function_words: Words that say nothing about the topic, such as "the", in lower case and
-            without accents.
-        endings: The endings of word forms, such as "ing", the longest first.
+        counts: How often each term occurs in the text.
+        length: The length of the text, in words or in characters. All texts use the same unit.
+        pairs: The pairs of terms that are neighbours in the text.
+    """
+
+    counts: Mapping[str, int]
+    length: int
+    pairs: Set[Pair] = frozenset()
+
+
+class WordRules(NamedTuple):
+    """The function words of one language, and the endings of its word forms, the longest first.
+
+    Function words, such as "the", say nothing about the topic. They are folded.
     """
 
     function_words: Set[str] = frozenset()
@@ -136,11 +154,8 @@ class WordRules(NamedTuple):
 class QuestionWords(NamedTuple):
     """The words of a question, in order and without repeats.
 
-    Attributes:
-        terms: The stems of all words.
-        pairs: The pairs of neighbouring terms.
-        content: The stems of the content words, that is, of all words except function words.
-        neighbours: The pairs of neighbouring content words.
+    *terms* are the stems of all words, and *pairs* their neighbours. *content* and *neighbours* are
+    the same without function words.
     """
 
     terms: Sequence[str]
@@ -157,16 +172,65 @@ class FoundWords(NamedTuple):
     """Which of a question's words occur in several texts.
 
     Attributes:
+        question: The words of the question.
         texts: The texts in lower case and without accents, with a space before and after each.
-        held: For each text, the terms that occur in it.
+        held: For each text, the terms of the question that occur in it.
         head_ends: The offset at which the first line of each text ends.
         endings: The endings of word forms in the question's language.
     """
 
+    question: QuestionWords
     texts: Sequence[str]
     held: Sequence[set[str]]
     head_ends: Sequence[int]
     endings: tuple[str, ...]
+
+    def measure_coverage(self) -> list[float]:
+        """Return, for each text, the fraction of the question's content words in it."""
+        content = frozenset(self.question.content)
+        return [len(content & held) / len(content) for held in self.held]
+
+    def measure_joint_coverage(self) -> float:
+        """Return the fraction of the question's content words in any of the first texts."""
+        content = frozenset(self.question.content)
+        return len(content & frozenset().union(*self.held[:LEADING])) / len(content)
+
+    def score_texts(self) -> list[float]:
+        """Return how much the question's words add to each text's score at full strength.
+
+        amount = `WEIGHT` x (bm25 + near + head), the three measures of this module. The unit is the
+        typical gap between the function's high and low scores.
+        """
+        question, size = self.question, len(self.texts)
+        content = frozenset(question.content)
+        holders = Counter([term for held in self.held for term in content & held])
+        # A word that occurs in no text counts as the rarest word, so it lowers the result of every
+        # text.
+        rarity = compute_idf({term: holders[term] for term in content}, size)
+        total_rarity = sum(rarity.values())
+        text_terms: list[TextTerms] = []
+        # The sum of the measures ``near`` and ``head``.
+        others: list[float] = []
+        for text, held, head_end in zip(self.texts, self.held, self.head_ends, strict=True):
+            offsets = {term: _list_offsets(term, text, self.endings) for term in held}
+            counts = {term: len(offsets[term]) for term in question.terms if term in held}
+            adjacent = frozenset(
+                pair for pair in question.pairs if _is_pair_near(text, offsets, pair, window=1)
+            )
+            text_terms.append(TextTerms(counts, len(text) - 2, adjacent))
+            near_count = sum(
+                _is_pair_near(text, offsets, pair) or _is_pair_near(text, offsets, pair[::-1])
+                for pair in question.neighbours
+            )
+            head = sum(rarity[term] for term in content & held if offsets[term][0][0] < head_end)
+            others.append(near_count / max(1, len(question.neighbours)) + head / total_rarity)
+        gains = compute_gains(text_terms)
+        bm25 = normalise_scores(sum_gains((*question.terms, *question.pairs), gains, size))
+        return [
+            # Function words count only beside a content word.
+            WEIGHT * (other + (0.0 if content.isdisjoint(held) else score))
+            for other, score, held in zip(others, bm25, self.held, strict=True)
+        ]
 
 
 @cache
@@ -233,9 +297,8 @@ def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
 
 
 def _split_keywords(keywords: str) -> list[str]:
-    """Return the words of *keywords* as they are compared: 25000 for 25 000, e_mail for e-mail."""
-    grouped = _GROUPED.sub(lambda number: re.sub(r"\s", "", number[0]), keywords)
-    return split_terms(_EMAIL.sub("e_mail", grouped))
+    """Return the words of *keywords* as they are compared: e_mail for email and e-mail."""
+    return split_terms(_EMAIL.sub("e_mail", keywords))
 
 
 def _list_code_parts(word: str) -> list[str]:
@@ -277,69 +340,67 @@ def _compile_code(code: str) -> re.Pattern[str]:
     return re.compile(rf" {optional_v}{body}{plural}(?=[{' .:' if has_longer_forms else ' '}])")
 
 
-def find_words(
-    question: QuestionWords, texts: Sequence[str | None], rules: WordRules
-) -> FoundWords:
-    """Find out which words of *question* occur in each of *texts*, in any form.
+def find_words(keywords: str, texts: Sequence[str | None], language: str = "") -> FoundWords:
+    """Find the words of a question's *keywords* in each of *texts*, in any form.
 
-    Only excerpts of long texts are read (`bm25.MOST_READ`). The folded texts are searched for the
-    stems, which is faster than splitting them into words.
+    Only the beginning of a long text is read (`MOST_READ`). The folded texts are searched for the
+    stems, which is faster than splitting them into words. *language* is the code of the question's
+    language; ``""`` if unknown.
     """
+    rules = load_word_rules(language)
+    question = parse_question(keywords, rules)
     joints = _choose_joints(question.terms)
-    read_texts = shorten_texts([text or "" for text in texts])
-    folded = [f" {_fold_words(text, joints)} " for text in read_texts]
+    folded = [f" {_fold_words(text, joints)} " for text in shorten_texts(texts)]
     line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
-    finders = [(term, _make_finder(term, rules.endings)) for term in question.terms]
     return FoundWords(
-        texts=folded,
-        held=[{term for term, find in finders if find(text, 0)} for text in folded],
+        question,
+        folded,
+        held=[
+            {term for term in question.terms if _find_form(term, text, 0, rules.endings)}
+            for text in folded
+        ],
         head_ends=[1 + (HEAD_CHARS if line_end < 0 else line_end) for line_end in line_ends],
         endings=rules.endings,
     )
 
 
 @lru_cache(maxsize=1_024)
-def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _Offsets | None]:
-    """Return a function (folded text, begin) -> the next offsets of a form of *term*."""
+def _choose_needle(term: str) -> str | re.Pattern[str]:
+    """Return what to search in folded texts for the forms of *term*."""
     if is_code(term):
-        pattern = _compile_code(term)
-
-        def find_code(text: str, begin: int) -> _Offsets | None:
-            match = pattern.search(text, begin)
-            return (match.start() + 1, match.end()) if match else None
-
-        return find_code
+        return _compile_code(term)
     if is_unspaced(term):
-
-        def find_pair(text: str, begin: int) -> _Offsets | None:
-            # Pairs of characters overlap: the next one may begin at this one's second character.
-            at = text.find(term, begin)
-            return (at, at + 1) if at >= 0 else None
-
-        return find_pair
+        return term
     # Every form of a term begins with the term. A very short term has no other forms.
-    beginning = f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
+    return f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
 
-    def find_form(text: str, begin: int) -> _Offsets | None:
-        at = text.find(beginning, begin)
-        while at >= 0:
-            end = text.find(" ", at + 1)
-            # Two terms may begin alike: each takes only its own forms.
-            if find_stem(text[at + 1 : end], endings) == term:
-                return at + 1, end
-            at = text.find(beginning, end)
-        return None
 
-    return find_form
+def _find_form(term: str, text: str, begin: int, endings: tuple[str, ...]) -> _Offsets | None:
+    """Return the offsets of the next form of *term* in a folded text."""
+    needle = _choose_needle(term)
+    if isinstance(needle, re.Pattern):
+        match = needle.search(text, begin)
+        return (match.start() + 1, match.end()) if match else None
+    at = text.find(needle, begin)
+    while at >= 0:
+        if needle == term:
+            # Pairs of characters overlap: the next one may begin at this one's second character.
+            return at, at + 1
+        end = text.find(" ", at + 1)
+        # Two terms may begin alike: each takes only its own forms.
+        if find_stem(text[at + 1 : end], endings) == term:
+            return at + 1, end
+        at = text.find(needle, end)
+    return None
 
 
 def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
-    find = _make_finder(term, endings)
+    """Return the offsets of all forms of *term* in a folded text."""
     offsets: list[_Offsets] = []
-    found = find(text, 0)
+    found = _find_form(term, text, 0, endings)
     while found:
         offsets.append(found)
-        found = find(text, found[1])
+        found = _find_form(term, text, found[1], endings)
     return offsets
 
 
@@ -347,6 +408,8 @@ def _is_pair_near(
     text: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
 ) -> bool:
     """Return whether a folded text contains the words of *pair* in this order, near each other."""
+    if pair[0] not in offsets or pair[1] not in offsets:
+        return False
     firsts = offsets[pair[0]]
     at = 0
     for start, _ in offsets[pair[1]]:
@@ -359,6 +422,26 @@ def _is_pair_near(
         ):
             return True
     return False
+
+
+def judge_lead(coverage: Sequence[float], *, is_whole_collection: bool) -> tuple[float, str]:
+    """Return how much the question's own words count, from 0 to 1, and the reason.
+
+    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`)
+
+    - The lead is the largest *coverage* minus the coverage of the first passage.
+    - Up to `LEAST_LEAD`, words do not count. From `FULL_LEAD` on, they count fully.
+    """
+    most, first = max(coverage), coverage[0]
+    strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
+    if not strength:
+        kept = "order kept: no passage holds clearly more of the question's keywords than the"
+        return 0.0, f"{kept} first one ({first:.0%})"
+    reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
+    if is_whole_collection and (most < 1.0 or first > HALF):
+        strength *= WHOLE
+        reason = f"{reason}; the list is the whole collection, so keywords count a fifth"
+    return strength, f"strength {strength:.2f}: {reason}"
 
 
 def _choose_joints(terms: Sequence[str]) -> str:
@@ -381,42 +464,43 @@ def _fold_words(text: str, joints: str) -> str:
     if not text.isascii():
         for letter, letters in _LONGER.items():
             raw = raw.replace(letter, letters)
-    folded = raw.translate(_folding_table(joints), _SOFT_HYPHEN).decode("latin-1")
+    folded = raw.translate(_build_folding_table(joints), _SOFT_HYPHEN).decode("latin-1")
     return _OTHER_JOINT.sub(" ", folded) if joints else folded
 
 
 def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
     """Return the words of *keywords* that occur in *text*, in any form and without repeats."""
-    rules = load_word_rules(language)
-    held_terms = find_words(parse_question(keywords, rules), [text], rules).held[0]
+    endings = load_word_rules(language).endings
+    (held_terms,) = find_words(keywords, [text], language).held
     words: dict[str, str] = {}
     for word in _split_keywords(keywords):
         # A passage with another number is named by the name in the code alone.
-        parts = [(find_stem(part, rules.endings), part) for part in _list_code_parts(word)]
+        parts = [(find_stem(part, endings), part) for part in _list_code_parts(word)]
         held = [
             (term, part.replace("e_mail", "e-mail")) for term, part in parts if term in held_terms
         ]
-        words |= {term: part for term, part in held[-1:] if term not in words}
+        for term, part in held[-1:]:
+            words.setdefault(term, part.replace("e_mail", "e-mail"))
     return tuple(words.values())
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
     """Return the ascending (begin, end) offsets of the forms of *keywords* in *text*."""
     rules = load_word_rules(language)
-    question = parse_question(keywords, rules)
-    folded_text, places = fold_each_character(text)
-    joined, joined_places = " ", [0]
-    for match in compile_term_pattern().finditer(folded_text):
-        joined += f"{match.group()} "
-        joined_places += [*places[match.start() : match.end()], places[match.end() - 1]]
-    offsets = [
-        span for term in question.terms for span in _list_offsets(term, joined, rules.endings)
-    ]
+    folded, places = fold_each_character(text)
+    words = [" "] * (len(folded) + 1)
+    for match in compile_term_pattern().finditer(folded):
+        words[match.start() + 1 : match.end() + 1] = match.group()
+    spaced = f"{''.join(words)} "
+    offsets: list[_Offsets] = []
+    for term in parse_question(keywords, rules).terms:
+        offsets += _list_offsets(term, spaced, rules.endings)
     spans: list[tuple[int, int]] = []
     for begin, end in sorted(offsets):
-        last = end if is_unspaced(joined[begin]) and end + 1 < len(joined) else end - 1
-        span = joined_places[begin], joined_places[last] + 1
-        # In scripts without spaces, neighbouring pairs of characters overlap.
+        # In scripts without spaces, pairs of characters overlap, and a pair has the offsets of its
+        # first character.
+        is_pair = is_unspaced(spaced[begin]) and spaced[end] != " "
+        span = places[begin - 1], places[end - 1 if is_pair else end - 2] + 1
         if spans and spans[-1][1] > span[0]:
             previous = spans.pop()
             span = previous[0], max(previous[1], span[1])
@@ -424,25 +508,13 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     return spans
 
 
-def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return, for each text, the fraction of the question's content words that occur in it."""
-    content = frozenset(question.content)
-    return [len(content & held) / len(content) for held in found_words.held]
-
-
-def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
-    """Return the fraction of the question's content words in at least one of the first texts."""
-    content = frozenset(question.content)
-    return len(content & frozenset().union(*found_words.held[:LEADING])) / len(content)
-
-
 def count_terms(
     texts: Sequence[str | None], query_terms: Sequence[str], query_pairs: frozenset[Pair]
 ) -> list[TextTerms]:
     """Count the *query_terms* in each text, and find the *query_pairs* that occur in each text.
 
-    Only excerpts of long texts are read (`bm25.MOST_READ`). For the many words of a model, this is
-    faster than `find_words`, which knows all forms and positions of a question's few words.
+    Only the beginning of a long text is read (`MOST_READ`). For the many words of a model, this is
+    faster than `find_words`, which finds all forms and positions of a question's few words.
     """
     forms = {
         form: term
@@ -453,7 +525,7 @@ def count_terms(
     codes = {term: _compile_code(term) for term in query_terms if is_code(term)}
     joints = _choose_joints(query_terms)
     text_terms = []
-    for text in shorten_texts([text or "" for text in texts]):
+    for text in shorten_texts(texts):
         folded = _fold_words(text, joints)
         words = folded.split()
         if not folded.isascii():
@@ -475,48 +547,86 @@ def count_terms(
     return text_terms
 
 
-def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return how much the question's words add to each text's score at full strength.
+# --- BM25 -----------------------------------------------------------------------------------------
 
-    amount = `WEIGHT` x (bm25 + near + head), the three measures of this module. The unit is the
-    typical gap between the function's high and low scores.
+
+def find_terms(text: str) -> frozenset[str]:
+    """Return the distinct words of *text*, folded and without a plural s."""
+    return frozenset(map(strip_plural, split_terms(text)))
+
+
+def compute_gains(text_terms: Sequence[TextTerms]) -> Gains:
+    """Return how much each term and pair adds to the BM25 score of each text that contains it.
+
+    gain of a term = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length))
+    gain of a pair = idf x `PAIR`
+
+    - tf is how often the text contains the term.
+    - idf comes from `compute_idf`, and the mean length from all texts.
+    - `K1` limits the gain of a term that occurs often. `B` lowers the gain in long texts.
     """
-    content = frozenset(question.content)
-    text_terms: list[TextTerms] = []
-    near: list[float] = []
-    head_words: list[list[str]] = []
-    for text, held, head_end in zip(
-        found_words.texts, found_words.held, found_words.head_ends, strict=True
-    ):
-        offsets = {term: _list_offsets(term, text, found_words.endings) for term in held}
-        adjacent = frozenset(
-            pair
-            for pair in question.pairs
-            if held.issuperset(pair) and _is_pair_near(text, offsets, pair, window=1)
-        )
-        counts = {term: len(offsets[term]) for term in question.terms if term in held}
-        text_terms.append(TextTerms(counts, len(text) - 2, adjacent))
-        near_count = sum(
-            held.issuperset(pair)
-            and (_is_pair_near(text, offsets, pair) or _is_pair_near(text, offsets, pair[::-1]))
-            for pair in question.neighbours
-        )
-        near.append(near_count / len(question.neighbours) if near_count else 0.0)
-        head_words.append([term for term in content & held if offsets[term][0][0] < head_end])
-    size = len(text_terms)
-    term_sums = sum_gains(question.terms, compute_term_gains(text_terms), size)
-    pair_sums = sum_gains(question.pairs, compute_pair_gains(text_terms), size)
-    # Function words count only beside a content word.
-    bm25 = [
-        0.0 if content.isdisjoint(held) else score
-        for held, score in zip(
-            found_words.held, normalise_scores(list(map(add, term_sums, pair_sums))), strict=True
-        )
-    ]
-    holders = Counter([term for held in found_words.held for term in content & held])
-    # A word that occurs in no text counts as the rarest word, so it lowers the result of every
-    # text.
-    rarity = compute_idf({term: holders[term] for term in content}, size)
-    total_rarity = sum(rarity.values())
-    head = [sum(rarity[term] for term in terms) / total_rarity for terms in head_words]
-    return [WEIGHT * sum(measures) for measures in zip(bm25, near, head, strict=True)]
+    text_count = len(text_terms)
+    holders: Counter[Hashable] = Counter()
+    for text in text_terms:
+        holders.update(text.counts.keys())
+        holders.update(text.pairs)
+    idf = compute_idf(holders, text_count)
+    gains: dict[Hashable, list[tuple[int, float]]] = {term: [] for term in idf}
+    mean_length = sum(text.length for text in text_terms) / max(1, text_count)
+    for place, (counts, length, pairs) in enumerate(text_terms):
+        damping = K1 * (1.0 - B + B * length / mean_length) if counts else 0.0
+        for term, tf in counts.items():
+            gains[term].append((place, idf[term] * tf * (K1 + 1.0) / (tf + damping)))
+        for pair in pairs:
+            gains[pair].append((place, PAIR * idf[pair]))
+    return gains
+
+
+def sum_gains(terms: Iterable[Hashable], gains: Gains, text_count: int) -> list[float]:
+    """Return the sum of the *gains* of *terms*, words or pairs of words, for each text."""
+    sums = [0.0] * text_count
+    for term in terms:
+        for place, gain in gains.get(term, ()):
+            sums[place] += gain
+    return sums
+
+
+def compute_idf(
+    document_frequencies: Mapping[Hashable, int], text_count: int
+) -> dict[Hashable, float]:
+    """Return the idf (inverse document frequency) of each term; rare terms have a high idf.
+
+    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)), where df is the number of texts that
+    contain the term. *document_frequencies* maps each term to its df.
+    """
+    return {
+        term: log(1.0 + (text_count - df + 0.5) / (df + 0.5))
+        for term, df in document_frequencies.items()
+    }
+
+
+def shorten_texts(texts: Sequence[str | None]) -> list[str]:
+    """Return *texts*, cut to `MOST_READ` characters in all."""
+    share = MOST_READ // max(1, len(texts))
+    most = None if sum(len(text or "") for text in texts) <= MOST_READ else share
+    return [(text or "")[:most] for text in texts]
+
+
+def strip_plural(word: str) -> str:
+    """Return *word* without a plural s, where that is safe in every supported language."""
+    return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
+
+
+def normalise_scores(scores: Sequence[float]) -> list[float]:
+    """Scale *scores* so that lists with different ranges can be compared.
+
+    result = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest)))
+
+    The lowest and the mean are those of *scores*. If all are equal, every result is 0.
+    """
+    low, high = min(scores), max(scores)
+    # Scores that differ only by rounding are equal.
+    if high - low <= 1e-9 * high:
+        return [0.0] * len(scores)
+    width = MEANS * (sum(scores) / len(scores) - low)
+    return [min(MOST, (score - low) / width) for score in scores]

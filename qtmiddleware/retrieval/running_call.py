@@ -15,15 +15,9 @@ from qtmiddleware.types import Ranking
 class RunningCall:
     """A context manager that registers a running call of a wrapped function.
 
-    While the call runs, code inside the function can record details in *search*. If the call is
-    repeated, *search* counts another call and drops the earlier details.
-
-    To let `is_nested_call` recognise the call, set *fn* inside the ``with`` block. Only a weak
-    reference to the call is registered, so that an interrupt such as Ctrl+C leaves no call behind.
-
-    Attributes:
-        search: The search that makes the call.
-        fn: The wrapped function; ``None`` before it is set and after the call.
+    While the call runs, code inside the function can record details in *search*. To let
+    `is_nested_call` recognise the call, set *fn* inside the ``with`` block. Only a weak reference
+    to the call is registered, so that an interrupt such as Ctrl+C leaves no call behind.
     """
 
     __slots__ = ("__weakref__", "_token", "fn", "search")

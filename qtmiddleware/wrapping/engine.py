@@ -263,7 +263,7 @@ class Engine:
         settings = self.settings
         if settings.transformation_type != "none" and settings.escalation.mode != "never":
             # The code of a model's calls, which the free tier does without.
-            import_module("qtmiddleware.retrieval.question")
+            import_module("qtmiddleware.retrieval.transform_stage")
             inner: Any = self.model.inner
             with suppress(Exception):
                 inner.warm_up()

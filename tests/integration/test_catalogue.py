@@ -23,7 +23,7 @@ from qtmiddleware.config.introspection import (
 )
 from qtmiddleware.config.settings import OwnTransform, Range, Settings
 from qtmiddleware.providers.llms.openai_requests import build_request
-from qtmiddleware.retrieval.question import Question
+from qtmiddleware.retrieval.transform_stage import ModelRequest
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
 
@@ -90,8 +90,8 @@ def list_requests(settings: Settings) -> list[Any]:
 
 
 def make_cache_key(settings: Settings) -> str:
-    question = Question("And when?", HISTORY, settings)
-    return question.build_cache_key(settings.transformation_model)
+    request = ModelRequest("And when?", HISTORY, settings)
+    return request.build_cache_key(settings.transformation_model)
 
 
 def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(

@@ -15,7 +15,7 @@ from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings, to_camel_case
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.retrieval.question import Question
+from qtmiddleware.retrieval.transform_stage import ModelRequest
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
@@ -92,9 +92,9 @@ def test_several_fields_are_asked_for_in_the_order_they_are_searched() -> None:
 def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> None:
     fields = ["rewrite"], ["hyde"], ["rewrite", "hyde"]
     definitions = *(define(*it) for it in fields), define("rewrite", prompt="Say it.")
-    questions = [Question("why?", (), load(choose(it))) for it in (*definitions, definitions[0])]
-    keys = [it.build_cache_key("m") for it in questions]
-    assert len(set(keys)) == len({it.prompts[0].version for it in questions}) == len(definitions)
+    requests = [ModelRequest("why?", (), load(choose(it))) for it in (*definitions, definitions[0])]
+    keys = [it.build_cache_key("m") for it in requests]
+    assert len(set(keys)) == len({it.prompts[0].version for it in requests}) == len(definitions)
     assert keys[0] == keys[-1]
 
 

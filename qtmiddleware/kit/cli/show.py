@@ -11,7 +11,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.cli.output import notes, out
 from qtmiddleware.kit.documents.pieces import describe_chunk_location
 from qtmiddleware.preprocessing.text import format_count, shorten_text
-from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
+from qtmiddleware.retrieval.variants import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import (
     NOT_JUDGED,
     Answer,

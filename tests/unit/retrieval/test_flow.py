@@ -335,8 +335,8 @@ def fails(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     "place",
     [
-        "plan.prepare_query",
-        "plan.find_skip_reason",
+        "state.prepare_query",
+        "state.find_skip_reason",
         "ranking.fuse_rankings",
         "flow.build_result",
     ],

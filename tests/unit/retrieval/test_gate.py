@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.retrieval.gate import (
+from qtmiddleware.retrieval.signals import (
     MAX_OBSERVED,
     Gate,
     measure_signals,

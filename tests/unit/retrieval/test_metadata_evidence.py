@@ -15,7 +15,6 @@ from qtmiddleware.retrieval.metadata_evidence import (
     WEIGHT,
     MetadataEvidence,
     collect_metadata_evidence,
-    find_distinguishing_fields,
 )
 from qtmiddleware.retrieval.question_words import load_word_rules
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -91,14 +90,6 @@ def test_versions_are_compared_number_by_number(question: str, expected: list[fl
     assert shares(question, "version", "3.1", "3.9", "v3.10", "4.0.1") == expected
 
 
-def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
-    dates = {"4.0": "2026-02-01", "4.1": "2026-01-01"}
-    found = weigh("the latest limit", *({"version": it, "date": dates[it]} for it in dates))
-    assert found is not None
-    assert found.shares[0] > found.shares[1]
-    assert found.notes == ["date: newest"]
-
-
 class Raising(Mapping[str, Any]):
     """A mapping that raises at whatever is read of it."""
 
@@ -126,7 +117,6 @@ def test_no_metadata_raises_or_takes_anything_from_a_passage(
 ) -> None:
     asked = f"current {question} since 2024 in 4.2"
     found = weigh(asked, *metadata)
-    find_distinguishing_fields(metadata)
     if found is not None:
         assert len(found.shares) == len(metadata)
         assert min(found.shares) >= 0.0

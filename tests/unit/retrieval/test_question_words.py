@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.retrieval.question_words import (
-    find_words,
-    load_word_rules,
-    measure_coverage,
-    parse_question,
-    sum_word_scores,
-)
+from qtmiddleware.retrieval.question_words import find_words
 from tests.support.retrieval_world import Way
 
 
@@ -24,13 +18,11 @@ from tests.support.retrieval_world import Way
     st.sampled_from(["", *LANGUAGES]),
 )
 def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language: str) -> None:
-    rules = load_word_rules(language)
-    question = parse_question(keywords, rules)
-    found = find_words(question, texts, rules)
-    assert len(found.held) == len(texts)
-    if question.terms and any(found.held):
-        assert all(0.0 <= share <= 1.0 for share in measure_coverage(question, found))
-        assert all(share >= 0.0 for share in sum_word_scores(question, found))
+    words = find_words(keywords, texts, language)
+    assert len(words.held) == len(texts)
+    if words.question.terms and any(words.held):
+        assert all(0.0 <= share <= 1.0 for share in words.measure_coverage())
+        assert all(share >= 0.0 for share in words.score_texts())
 
 
 VOCABULARY = ("jaco", "health", "concerns", "dog", "food", "allotment", "zebra", "and so on")

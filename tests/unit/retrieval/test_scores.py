@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.retrieval.result import make_scores_strictly_decreasing
+from qtmiddleware.retrieval.ranking import make_scores_strictly_decreasing
 from tests.support.retrieval_world import HISTORY, QUERY, REPLIES, Way, every_way, ids, transforming
 
 REWRITE = {"rewrite": REPLIES["rewrite"]["rewrite"]}

@@ -72,23 +72,9 @@ def test_a_page_is_found_wherever_it_is_passed(
     assert find_width(signature, *args, **kwargs) == (4 if page else WIDE, page)
 
 
-def test_a_models_words_put_a_page_in_order_without_a_search() -> None:
-    model = ScriptedModel({"rewrite": "Which medical conditions or health concerns has the dog?"})
-    config = transforming("rewrite", fusion={"weights": {"original": 0}})
-    calls = Calls([*ROWS[20:24], {"id": "x", "score": 0.5, "text": "medical conditions"}])
-    found = qtm.QueryMiddleware(config, client=model).wrap(calls.search).retrieve(QUERY, offset=0)
-    assert calls.seen == [(QUERY, 5, 0)]
-    assert [variant.kind for variant in found.variants] == ["original"]
-    assert found.matches[0].id == "x"
-
-
-@pytest.mark.parametrize(
-    "config",
-    [transforming("stepback"), transforming("rewrite", keywordEvidence={"enabled": False})],
-)
-def test_a_model_whose_words_do_not_count_is_not_asked(config: dict[str, Any]) -> None:
+def test_no_model_is_asked_for_a_page() -> None:
     model = ScriptedModel(scripted)
-    qm = qtm.QueryMiddleware(config, client=model)
+    qm = qtm.QueryMiddleware(transforming("rewrite"), client=model)
     found = qm.wrap(Calls().search).retrieve(QUERY)
     assert (model.prompts, found.trace.decision.reason) == ([], "paged")
     qm.wrap(Calls().search, page_arg=False).retrieve(QUERY)

@@ -1,24 +1,26 @@
-"""Understand one question before it is searched for: its words, dates, and whether to ask."""
+"""Hold what is known of one question during its retrieval: words, dates, texts, failures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import date
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
-from qtmiddleware.retrieval.call import Call, prepare_query, read_today
-from qtmiddleware.retrieval.gate import find_skip_reason
+from qtmiddleware.retrieval.call import PAGED, Call, prepare_query
 from qtmiddleware.retrieval.history import is_new_topic
-from qtmiddleware.retrieval.transform_stage import TransformStage
+from qtmiddleware.retrieval.responses import SearchResult, read_response
+from qtmiddleware.retrieval.signals import find_skip_reason
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.types import (
     Deadline,
     Decision,
     Degradation,
     Query,
+    Ranking,
     Trace,
     Transformation,
     Variant,
@@ -26,11 +28,12 @@ from qtmiddleware.types import (
 
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Term
+    from qtmiddleware.retrieval.transform_stage import TransformStage
     from qtmiddleware.transforms.prompt import Anchors
 
 
-class Plan:
-    """What is understood of one question before it is searched for.
+class State:
+    """One question on its way to its result: what is known of it, and what went wrong.
 
     Attributes:
         call: The question, its settings and what is known of the function.
@@ -61,8 +64,6 @@ class Plan:
         self.deadline = Deadline.after(call.settings.limits.deadline_ms / 1e3)
         self.search_width = call.search_width
         self.glossary_terms: Sequence[Term] = ()
-        # In a tuple once the clock was read, since a failed reading is ``None``.
-        self._clock_reading: tuple[date | None] | None = None
         self._anchors: Anchors | None = None
         self._times: Times | None = None
 
@@ -74,19 +75,21 @@ class Plan:
         self.original = Variant("original", self.query.text, self.original.weight)
         self.glossary_terms = self.find_glossary_terms(call.original)
         trace.record_stage("preprocess", trace.measure_elapsed())
-        reason = call.skip_reason or find_skip_reason(
+        reason = find_skip_reason(
             self.settings,
             call.original,
             has_history=bool(call.history),
             find_spans=self.find_protected_spans,
         )
+        # A page keeps its passages, so no variant is searched.
+        reason = reason or (PAGED if call.page else "")
         if reason:
             trace.decision = Decision(call=False, reason=reason)
             if call.history:
                 trace.note("history", f"not used for the search: {reason}")
             return None
         # Imported here so that calls without a model do not load the modules for models.
-        from qtmiddleware.retrieval.question import Question
+        from qtmiddleware.retrieval.transform_stage import ModelRequest, TransformStage
         from qtmiddleware.transforms.prompt import select_recent_messages
 
         if call.history:
@@ -98,8 +101,8 @@ class Plan:
                 trace.note("standalone", "not searched: the question starts a new topic")
         facts = tuple((term.form, term.others) for term in self.glossary_terms)
         self._anchors = self._find_date_anchors()
-        question = Question(call.original, call.history, self.settings, facts, self._anchors)
-        stage = TransformStage(self, question)
+        request = ModelRequest(call.original, call.history, self.settings, facts, self._anchors)
+        stage = TransformStage(self, request)
         if (cached := stage.find_cached_transformation()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             self.texts = cached
@@ -126,8 +129,10 @@ class Plan:
     def _find_date_anchors(self) -> Anchors | None:
         from qtmiddleware.transforms.prompt import Anchors
 
-        self._times = times = read_times(self.call.original, self.query.language, self.get_today)
-        today = self.get_today() if times.needs_today else None
+        self._times = times = read_times(
+            self.call.original, self.query.language, lambda: self.today
+        )
+        today = self.today if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
     def record_failed_stage(
@@ -140,23 +145,40 @@ class Plan:
             name, outcome.seconds, "degraded", outcome.reason, began=outcome.began
         )
 
+    def read_response(
+        self, variant: Variant, response: Any, initial: Mapping[str, Ranking]
+    ) -> SearchResult:
+        """Return the passages in *response*, the one to the search for *variant*.
+
+        Raises:
+            ResponseShapeError: The response cannot be read.
+        """
+        options = self.settings.keyword_evidence
+        return read_response(
+            variant, response, self.call.shape, options=options, initial_rankings=initial
+        )
+
     def read_times(self, transformation: Transformation) -> Times:
         """Return the dates and versions in the question or in its standalone form."""
         # In a conversation, a date may be in an earlier message. The standalone form repeats it.
         if self._times is None or transformation.standalone:
             text = transformation.standalone or self.call.original
-            return read_times(text, self.query.language, self.get_today)
+            return read_times(text, self.query.language, lambda: self.today)
         return self._times
 
-    def get_today(self) -> date | None:
-        """Return today's date, read once per question; ``None`` if the user's clock fails."""
-        if self._clock_reading is None:
-            try:
-                self._clock_reading = (read_today(self.call.engine.clock),)
-            except Exception as error:
-                self.degradations.append(Degradation("clock", "failed", type(error).__name__))
-                self._clock_reading = (None,)
-        return self._clock_reading[0]
+    @cached_property
+    def today(self) -> date | None:
+        """Today's date, read once per question; ``None`` if the user's clock fails."""
+        clock = self.call.engine.clock
+        try:
+            # The system's time, in its own time zone.
+            now = datetime.now().astimezone() if clock is None else clock()
+            if isinstance(now, datetime):
+                return now.date()
+            raise TypeError("clock= must return a datetime")
+        except Exception as error:
+            self.degradations.append(Degradation("clock", "failed", type(error).__name__))
+            return None
 
     def find_glossary_terms(self, text: str) -> Sequence[Term]:
         """Return the glossary's terms in *text*, the question or its standalone form."""

@@ -20,11 +20,10 @@ from qtmiddleware.catalogue import (
 )
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.retrieval.call import EVIDENT, find_question_keywords
-from qtmiddleware.retrieval.plan import Plan
-from qtmiddleware.retrieval.responses import SearchResult, read_response
-from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.retrieval.question_words import find_terms
+from qtmiddleware.retrieval.responses import SearchResult
+from qtmiddleware.retrieval.state import State
 from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import Degradation, Trace, Transformation, Variant
 
@@ -142,17 +141,11 @@ def select_variants(
 def prefer_hypothetical_passage(
     variants: Sequence[Variant], options: FusionSettings, trace: Trace
 ) -> Sequence[Variant]:
-    """Drop all variants but the hypothetical passage if this passage is relevant enough.
+    """Return only the hypothetical passage if it is relevant enough, else all others.
 
     In a conversation, most candidates concern the same topic, so they all match the standalone
-    form. A hypothetical passage distinguishes the candidates better.
-
-    - If the hypothetical passage is relevant enough (`LEADS_FROM`), it becomes the only variant.
-      Its weight is the weight of the standalone form times the passage's relevance.
-    - Otherwise, the hypothetical passage is dropped.
-    - If there is no hypothetical passage or no standalone form, all *variants* are returned.
-
-    *trace* receives a note for each kind of variant that was dropped.
+    form. A hypothetical passage tells the candidates apart better, and gets the weight of the
+    standalone form times its own relevance (`LEADS_FROM`).
     """
     by_kind = {variant.kind: variant for variant in variants}
     standalone, passage = by_kind.get(STANDALONE), by_kind.get("hyde")
@@ -169,7 +162,7 @@ def prefer_hypothetical_passage(
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Found:
+class VariantResults:
     """What the model's texts brought.
 
     Attributes:
@@ -189,76 +182,90 @@ class Found:
     results: Sequence[SearchResult]
 
 
-async def search_texts(plan: Plan, services: Services) -> Found:
-    """Choose variants of the model's texts in *plan*, search them, and return what they brought.
+async def search_variants(state: State, services: Services) -> VariantResults:
+    """Build variants of the model's texts, search the best of them, and return what they brought.
 
-    The texts count for nothing if the model's latest replies were off topic, and the variants if
-    fewer searches succeed than ``fusion.minSuccesses``.
+    If fewer searches succeed than ``fusion.minSuccesses``, the variants count for nothing.
     """
-    call, settings, trace, transformation = plan.call, plan.settings, plan.trace, plan.texts
-    relevance = None if call.model is None else call.model.relevance
-    if relevance is not None and relevance.is_low and not transformation.is_empty:
-        detail = f"the model's latest replies keep {relevance.mean:.0%} of their questions' words"
-        plan.degradations.append(Degradation("transform", "off_topic", detail))
-        transformation = NOTHING
-    if not plan.is_follow_up and transformation.standalone:
-        transformation = replace(transformation, standalone=None)
-    question_keywords = find_question_keywords(plan.query, transformation, settings)
-    topic = question_keywords if settings.llm.guard else ""
-    variants = build_variants(transformation, plan.query.text, call.fusion_settings, trace, topic)
-    if call.page:
-        # A page keeps its passages. Variants may only change their order.
-        searched: Sequence[Variant] = ()
-    elif call.has_parts and len(transformation.sub_queries) > 1:
-        searched = [variant for variant in variants if variant.kind == STANDALONE]
-    else:
-        # A follow-up cannot be found without its standalone form, so that is searched even if it
-        # exceeds the budget by one search.
-        has_standalone = any(variant.kind == STANDALONE for variant in variants)
-        most = call.max_searches
-        count = None if most is None else max(most - 1, int(has_standalone))
-        # The limit must be unset, or too low for one search per variant.
-        limit = settings.limits.max_searches
-        if call.fusion_row.weighs and (limit is None or len(variants) >= limit):
-            variants = prefer_hypothetical_passage(variants, call.fusion_settings, trace)
-        searched = select_variants(variants, plan.query.text, count, trace)
-    results = await search_variants(searched, plan, services)
+    settings = state.settings
+    transformation = _choose_texts(state)
+    keywords = find_question_keywords(state.query, transformation, settings)
+    variants = build_variants(
+        transformation,
+        state.query.text,
+        state.call.fusion_settings,
+        state.trace,
+        keywords if settings.llm.guard else "",
+    )
+    variants, searched = _choose_searches(state, transformation, variants)
+    results = await _search_at_once(searched, state, services) if searched else []
     if len(results) < min(settings.fusion.min_successes, len(searched)):
         detail = f"{len(results)} of {len(searched)} searches succeeded"
-        plan.degradations.append(Degradation("search", "too_few_successes", detail))
-        return Found(transformation, question_keywords, (), searched, ())
-    return Found(transformation, question_keywords, variants, searched, results)
+        state.degradations.append(Degradation("search", "too_few_successes", detail))
+        return VariantResults(transformation, keywords, (), searched, ())
+    return VariantResults(transformation, keywords, variants, searched, results)
 
 
-async def search_variants(
-    variants: Sequence[Variant], plan: Plan, services: Services
+def _choose_texts(state: State) -> Transformation:
+    """Return the model's texts; none if its latest replies were off topic."""
+    texts, model = state.texts, state.call.model
+    if model is not None and model.relevance.is_low and not texts.is_empty:
+        kept = f"{model.relevance.mean:.0%}"
+        detail = f"the model's latest replies keep {kept} of their questions' words"
+        state.degradations.append(Degradation("transform", "off_topic", detail))
+        return NOTHING
+    if not state.is_follow_up and texts.standalone:
+        return replace(texts, standalone=None)
+    return texts
+
+
+def _choose_searches(
+    state: State, transformation: Transformation, variants: Sequence[Variant]
+) -> tuple[Sequence[Variant], Sequence[Variant]]:
+    """Return the variants whose words count as evidence, and the variants to search."""
+    call, trace = state.call, state.trace
+    standalone = [variant for variant in variants if variant.kind == STANDALONE]
+    if call.has_parts and len(transformation.sub_queries) > 1:
+        return variants, standalone
+    # The limit must be unset, or too low for one search per variant.
+    limit = state.settings.limits.max_searches
+    if call.fusion_row.weighs and (limit is None or len(variants) >= limit):
+        variants = prefer_hypothetical_passage(variants, call.fusion_settings, trace)
+    count = None
+    if call.max_searches is not None:
+        # A follow-up cannot be found without its standalone form, so that is searched even if it
+        # exceeds the budget by one search.
+        count = max(call.max_searches - 1, min(1, len(standalone)))
+    return variants, select_variants(variants, state.query.text, count, trace)
+
+
+async def _search_at_once(
+    variants: Sequence[Variant], state: State, services: Services
 ) -> list[SearchResult]:
     """Search *variants* at the same time, and return the responses that could be read."""
-    if not variants:
-        return []
-    call, trace = plan.call, plan.trace
+    call, trace = state.call, state.trace
     vectors: Sequence[Any] = [None] * len(variants)
     if call.embedder is not None:
         texts = [variant.text for variant in variants]
-        (embedded,) = await services.gather([partial(services.embed, texts)], plan.deadline)
+        (embedded,) = await services.gather([partial(services.embed, texts)], state.deadline)
         if not embedded.has_succeeded:
-            plan.record_failed_stage("embed", embedded)
+            state.record_failed_stage("embed", embedded)
             return []
         trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.get()
         # embed= is the user's function and may return anything.
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
-            plan.degradations.append(
+            state.degradations.append(
                 Degradation("embed", "failed", "embed= returned the wrong number of vectors")
             )
             return []
     # Nothing is known yet about whether the function allows so many passages.
-    narrow_by = None if call.learned.widening.is_proven else plan.deadline
-    widths = {"sub_query": call.settings.fusion.sub_query_top_k or plan.search_width}
+    narrow_by = None if call.learned.widening.is_proven else state.deadline
+    widths = {"sub_query": call.settings.fusion.sub_query_top_k or state.search_width}
     searches = [
         Search(
             variant.text,
-            widths.get(variant.kind, plan.search_width),
+            widths.get(variant.kind, state.search_width),
             vector,
             narrow_by=narrow_by,
             kind=variant.kind,
@@ -268,36 +275,19 @@ async def search_variants(
     ]
     began = perf_counter()
     outcomes = await services.gather(
-        [partial(services.search, search) for search in searches], plan.deadline
+        [partial(services.search, search) for search in searches], state.deadline
     )
     if seconds := max([search.embed_seconds for search in searches]):
         trace.record_stage("embed", seconds, detail="variants", began=began)
     trace.record_stage("search.variants", perf_counter() - began)
-    return _read_outcomes(variants, searches, outcomes, plan)
-
-
-def _read_outcomes(
-    variants: Sequence[Variant],
-    searches: Sequence[Search],
-    outcomes: Sequence[Outcome[Any]],
-    plan: Plan,
-) -> list[SearchResult]:
     results: list[SearchResult] = []
     for variant, search, outcome in zip(variants, searches, outcomes, strict=True):
-        plan.trace.searches += search.calls
+        trace.searches += search.calls
         if outcome.has_succeeded:
             try:
-                results.append(
-                    read_response(
-                        variant,
-                        outcome.value,
-                        plan.call.shape,
-                        options=plan.settings.keyword_evidence,
-                        initial_rankings=search.initial,
-                    )
-                )
+                results.append(state.read_response(variant, outcome.value, search.initial))
                 continue
             except ResponseShapeError as error:
                 outcome.error = error
-        plan.record_failed_stage(f"search.{variant.kind}", outcome)
+        state.record_failed_stage(f"search.{variant.kind}", outcome)
     return results
