@@ -9,11 +9,11 @@ Settings, schema, documentation and command line are derived from the rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 FieldShape = Literal["line", "passage", "list"]
@@ -306,16 +306,9 @@ STORES: Final = ("sqlite", "pinecone", "memory")
 """All values of ``store.kind``. Of these stores, only ``sqlite`` keeps a file at ``indexPath``."""
 
 
-def _list_language_codes() -> tuple[str, ...]:
-    folder = os.path.join(os.path.dirname(__file__), "preprocessing", "lexicons")  # noqa: PTH118, PTH120
-    names = os.listdir(folder)  # noqa: PTH208
-    # A word list has the name of a two-letter language code. Other files in the folder do not.
-    return tuple(
-        sorted(name.removesuffix(".json") for name in names if len(name) == len("en.json"))
-    )
-
-
-LANGUAGES: Final = _list_language_codes()
+_LEXICONS: Final = Path(__file__).parent / "preprocessing" / "lexicons"
+# A word list has the name of a two-letter language code. Other files in the folder do not.
+LANGUAGES: Final = tuple(sorted(path.stem for path in _LEXICONS.glob("??.json")))
 """The codes of the languages that have a word list in `preprocessing/lexicons`, sorted."""
 
 PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")

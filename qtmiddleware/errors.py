@@ -285,25 +285,17 @@ def is_raised_by_package(error: BaseException) -> bool:
     return module.partition(".")[0] == "qtmiddleware"
 
 
-def is_rate_limit(error: BaseException) -> bool:
-    """Return whether *error*, which a client or function raised, says that calls are too many."""
-    error = _find_cause(error)
-    return _read_status(error) == 429 or bool(_RATE_LIMIT.search(type(error).__name__))
-
-
 # Names of errors without a status, such as those of gRPC and boto3.
 _RATE_LIMIT: Final = re.compile(r"(?i)rate_?limit|too_?many_?requests|throttl|resource_?exhausted")
 
 
-def _find_cause(error: BaseException) -> BaseException:
-    is_wrapper = isinstance(error, StoreError) and error.__cause__ is not None
-    return error.__cause__ or error if is_wrapper else error
-
-
-def _read_status(error: BaseException) -> int | None:
-    """Return the HTTP status that *error*, or the response in it, has as an attribute."""
-    for holder in (error, getattr(error, "response", None)):
-        for name in ("status_code", "status", "code"):
-            if isinstance(status := getattr(holder, name, None), int) and 400 <= status < 600:
-                return int(status)
-    return None
+def is_rate_limit(error: BaseException) -> bool:
+    """Return whether *error*, which a client or function raised, says that calls are too many."""
+    for raised in (error, error.__cause__):
+        if _RATE_LIMIT.search(type(raised).__name__):
+            return True
+        for holder in (raised, getattr(raised, "response", None)):
+            statuses = (getattr(holder, name, None) for name in ("status_code", "status", "code"))
+            if 429 in statuses:
+                return True
+    return False

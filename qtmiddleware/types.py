@@ -36,11 +36,6 @@ class Deadline:
         return max(0.0, self.at - monotonic()) if self.at != NEVER else NEVER
 
     @property
-    def timeout(self) -> float | None:
-        """The seconds left; ``None`` if there is no limit, as functions of Python expect it."""
-        return None if self.at == NEVER else max(0.0, self.at - monotonic())
-
-    @property
     def passed(self) -> bool:
         """Whether the deadline has passed or was cancelled."""
         return monotonic() >= self.at
@@ -119,13 +114,6 @@ class Decision(FrozenDataclass):
     call: bool
     reason: str
     signals: Mapping[str, float] = field(default_factory=dict)
-
-
-_TRACE_FIELDS: Final = (
-    *("query_id", "total_ms", "original_ms", "added_ms", "replayed_ms"),
-    *("searches", "llm_calls", "input_tokens", "output_tokens", "cost_usd", "cache_hits"),
-)
-"""The values that `Trace.to_dict` takes from a trace, in this order."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -220,19 +208,19 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the trace as a dict, ready for JSON."""
-        values = {name: getattr(self, name) for name in _TRACE_FIELDS}
-        times = {name: round(values[name], 3) for name in values if name.endswith("_ms")}
-        stages = [
-            asdict(stage) | {"started_ms": round(stage.started_ms, 3), "ms": round(stage.ms, 3)}
-            for stage in self.stages
-        ]
-        return {
-            **values,
-            **times,
-            "decision": None if self.decision is None else asdict(self.decision),
-            "stages": stages,
+        stages = [asdict(stage) for stage in self.stages]
+        values = {
+            **asdict(self),
+            "added_ms": self.added_ms,
             "notes": [list(note) for note in self.notes],
+            "stages": stages,
         }
+        del values["_stages"], values["_began"]
+        for holder in (values, *stages):
+            for name in holder:
+                if name.endswith("ms"):
+                    holder[name] = round(holder[name], 3)
+        return values
 
     def __repr__(self) -> str:
         return (

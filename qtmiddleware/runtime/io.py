@@ -318,7 +318,7 @@ class _LoopMailbox(Mailbox[T]):
             if deadline.passed:
                 raise TimeoutError
             self._waiter = self._loop.create_future()
-            await asyncio.wait((self._waiter,), timeout=deadline.timeout)
+            await asyncio.wait((self._waiter,), timeout=deadline.remaining())
         return self._arrived.popleft()
 
 
@@ -433,32 +433,29 @@ async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T
 # An asynchronous client's connections end with the event loop that opened them. In a loop that
 # runs until the process ends, a caller without a loop can use them again.
 
-_lock: Final = make_lock()
-_threads: Final[list[_LoopThread]] = []
-
 
 class _LoopThread(threading.Thread):
     def __init__(self) -> None:
-        super().__init__(name="qtmiddleware-loop", daemon=True)
         self.loop = asyncio.new_event_loop()
+        super().__init__(target=self.loop.run_forever, name="qtmiddleware-loop", daemon=True)
         self.start()
 
-    def run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+
+_lock: Final = make_lock()
+_threads: Final[dict[_LoopThread | None, _LoopThread]] = {}
 
 
 def _get_loop() -> asyncio.AbstractEventLoop:
     """Return the running loop for the calling thread's coroutines."""
     current = threading.current_thread()
+    # A loop cannot wait for itself: code that runs in the shared loop gets another one.
+    caller = current if isinstance(current, _LoopThread) else None
     with _lock:
+        thread = _threads.get(caller)
         # In a forked process, the parent's threads count as dead.
-        _threads[:] = [thread for thread in _threads if thread.is_alive()]
-        # A loop cannot wait for itself: code that runs in the shared loop gets another one.
-        depth = _threads.index(current) + 1 if current in _threads else 0
-        if depth == len(_threads):
-            _threads.append(_LoopThread())
-        return _threads[depth].loop
+        if thread is None or not thread.is_alive():
+            thread = _threads[caller] = _LoopThread()
+    return thread.loop
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -18,6 +18,7 @@ MOST_TOKENS: Final = 10**12
 """The largest plausible number of tokens. A higher number is ignored, as a service's mistake."""
 _MINUTE: Final = 60.0
 _DAY: Final = 24 * 60 * _MINUTE
+_NO_LIMITS: Final = BudgetSettings()
 
 
 @dataclass(eq=False, slots=True)
@@ -59,65 +60,53 @@ class Meter:
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
-        self.lock = make_lock()
+        self._lock = make_lock()
         self._clock = clock
-        self._minutes: deque[Minute] = deque()
-
-    def find_exceeded_limit(self, budget: BudgetSettings) -> ModelError | None:
-        """Return the error ``over_budget`` if *budget* does not allow one more call."""
-        with self.lock:
-            return self._find_exceeded_limit(budget, self._get_minute(), 0, 0.0)
+        # Only minutes with calls, so these are at least the last 24 hours.
+        self._minutes: deque[Minute] = deque(maxlen=24 * 60)
 
     def spent(self) -> tuple[int, int, float]:
         """Return the calls of this minute, and the tokens and dollars of the last 24 hours."""
-        with self.lock:
-            return self._get_minute().calls, *self._sum_spending()
+        now = self._clock()
+        minutes = [minute for minute in tuple(self._minutes) if now < minute.began + _DAY]
+        calls = sum(minute.calls for minute in minutes if now < minute.began + _MINUTE)
+        tokens = sum(minute.tokens for minute in minutes)
+        return calls, tokens, sum(minute.usd for minute in minutes)
+
+    def find_exceeded_limit(
+        self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0
+    ) -> ModelError | None:
+        """Return the error ``over_budget`` if *budget* does not allow a call of this cost."""
+        if budget == _NO_LIMITS:
+            return None
+        calls, spent_tokens, spent_usd = self.spent()
+        most_calls = budget.max_llm_calls_per_minute
+        pause = None
+        if most_calls is not None and calls >= most_calls:
+            limit = f"budget.maxLlmCallsPerMinute allows {most_calls:,} model calls per minute"
+            pause = self._minutes[-1].began + _MINUTE - self._clock() if calls else None
+        elif budget.max_tokens is not None and spent_tokens + tokens > budget.max_tokens:
+            limit = f"budget.maxTokens allows {budget.max_tokens:,} tokens in 24 hours"
+        elif budget.max_usd is not None and spent_usd + usd > budget.max_usd:
+            limit = f"budget.maxUsd allows {budget.max_usd:g} US dollars in 24 hours"
+        else:
+            return None
+        return ModelError("over_budget", limit, retry_after=pause)
 
     def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call."""
-        with self.lock:
+        with self._lock:
             # Checked and counted under one lock, so that two callers cannot use the same budget.
-            minute = self._get_minute()
-            if (error := self._find_exceeded_limit(budget, minute, tokens, usd)) is not None:
+            if error := self.find_exceeded_limit(budget, tokens=tokens, usd=usd):
                 raise error
-            if not minute.calls:
-                self._minutes.append(minute)
+            now = self._clock()
+            if not self._minutes or now >= self._minutes[-1].began + _MINUTE:
+                self._minutes.append(Minute(now))
+            minute = self._minutes[-1]
             minute.calls += 1
             minute.tokens += tokens
             minute.usd += usd
-            return Reservation(self.lock, minute, tokens, usd)
-
-    def _find_exceeded_limit(
-        self, budget: BudgetSettings, minute: Minute, tokens: int, usd: float
-    ) -> ModelError | None:
-        most_calls = budget.max_llm_calls_per_minute
-        if most_calls is not None and minute.calls >= most_calls:
-            limit = f"budget.maxLlmCallsPerMinute allows {most_calls:,} language model calls"
-            pause = minute.began + _MINUTE - self._clock() if most_calls else None
-            return ModelError("over_budget", f"{limit} per minute", retry_after=pause)
-        if budget.max_tokens is None and budget.max_usd is None:
-            return None
-        spent_tokens, spent_usd = self._sum_spending()
-        if budget.max_tokens is not None and spent_tokens + tokens > budget.max_tokens:
-            limit = f"budget.maxTokens allows {budget.max_tokens:,} tokens"
-        elif budget.max_usd is not None and spent_usd + usd > budget.max_usd:
-            limit = f"budget.maxUsd allows {budget.max_usd:g} US dollars"
-        else:
-            return None
-        return ModelError("over_budget", f"{limit} in 24 hours")
-
-    def _get_minute(self) -> Minute:
-        """Forget minutes older than a day, and return the current one, which may be new."""
-        now = self._clock()
-        while self._minutes and self._minutes[0].began <= now - _DAY:
-            self._minutes.popleft()
-        if self._minutes and now < self._minutes[-1].began + _MINUTE:
-            return self._minutes[-1]
-        return Minute(now)
-
-    def _sum_spending(self) -> tuple[int, float]:
-        tokens = sum(minute.tokens for minute in self._minutes)
-        return tokens, sum(minute.usd for minute in self._minutes)
+        return Reservation(self._lock, minute, tokens, usd)
 
 
 METER: Final = Meter()
