@@ -30,8 +30,6 @@ Guard = Literal["each", "together", "language", "terms"]
   script. They may be separated by commas, and may be words of the question.
 """
 
-_ROW: Final = "row"
-
 
 class TextField(NamedTuple):
     """One kind of text that a model may write: a field of `Transformation`.
@@ -60,7 +58,7 @@ class TextField(NamedTuple):
 
 
 def _make_text_field(default_text: str | tuple[str, ...] | None, **attributes: Any) -> Any:
-    return field(default=default_text, repr=False, metadata={_ROW: attributes})
+    return field(default=default_text, repr=False, metadata=attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +162,9 @@ class Transformation:
 
 
 TEXT_FIELDS: Final[Mapping[str, TextField]] = {
-    text_field.name: TextField(name=text_field.name, **text_field.metadata[_ROW])
+    text_field.name: TextField(name=text_field.name, **text_field.metadata)
     for text_field in fields(Transformation)
-    if _ROW in text_field.metadata
+    if text_field.metadata
 }
 """The fields of `Transformation` that hold texts, by name."""
 

@@ -121,14 +121,12 @@ class MissingExtra(QtMiddlewareError, ImportError):
 
 
 _NOT_ASKED_REASONS: Final = frozenset({"circuit_open", "over_budget", "overloaded"})
-_REJECTED_REASONS: Final = frozenset(
+_FREE_REASONS: Final = _NOT_ASKED_REASONS | frozenset(
     {"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"}
 )
-_FREE_REASONS: Final = _NOT_ASKED_REASONS | _REJECTED_REASONS
-_POSSIBLY_CHARGED_REASONS: Final = frozenset(
+REASONS: Final = _FREE_REASONS | frozenset(
     {"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"}
 )
-REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
 """All reasons of a `ModelError`. `build_safe_error` replaces any other reason by a known one."""
 
 

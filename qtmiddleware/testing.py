@@ -53,7 +53,8 @@ class ScriptedModel:
         for piece in self._play_script(prompt):
             if isinstance(piece, float):
                 time.sleep(min(piece, deadline.remaining()))
-                _check_deadline(deadline)
+                if deadline.passed:
+                    raise ModelError("timeout")
             else:
                 yield piece
 
@@ -62,7 +63,8 @@ class ScriptedModel:
         for piece in self._play_script(prompt):
             if isinstance(piece, float):
                 await asyncio.sleep(min(piece, deadline.remaining()))
-                _check_deadline(deadline)
+                if deadline.passed:
+                    raise ModelError("timeout")
             else:
                 yield piece
 
@@ -85,11 +87,6 @@ class ScriptedModel:
                 raise piece
             yield piece if isinstance(piece, str) else float(piece)
         yield Reply("".join(piece for piece in script if isinstance(piece, str)))
-
-
-def _check_deadline(deadline: Deadline) -> None:
-    if deadline.passed:
-        raise ModelError("timeout")
 
 
 class RecordingObserver:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache
 from operator import attrgetter
-from time import monotonic, perf_counter, time
+from time import monotonic, perf_counter
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from qtmiddleware.catalogue import NOTHING
@@ -59,11 +59,9 @@ class FrozenDataclass:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __eq__(self, other: object) -> bool:
-        return (
-            bool(_get_compared_values(self) == _get_compared_values(other))
-            if type(other) is type(self)
-            else NotImplemented
-        )
+        if type(other) is not type(self):
+            return NotImplemented
+        return bool(_get_compared_values(self) == _get_compared_values(other))
 
     def __hash__(self) -> int:
         return hash(_get_compared_values(self))
@@ -159,12 +157,6 @@ class Trace:
     def added_ms(self) -> float:
         """The milliseconds that this retrieval added to the search for the original query."""
         return max(0.0, self.total_ms - self.original_ms)
-
-    @property
-    def started_at(self) -> float:
-        """The start of the retrieval, in seconds since the epoch."""
-        # `perf_counter` has no fixed origin, so the start is computed backwards from now.
-        return time() - (perf_counter() - self._began)
 
     def measure_elapsed(self) -> float:
         """Return the seconds since the retrieval began."""

@@ -109,7 +109,7 @@ def build_record(
 ) -> dict[str, Any]:
     """Return the query log's record of *retrieval* as a dict, ready for JSON."""
     # Imported here so that users without a log do not pay for this module.
-    from datetime import UTC, datetime
+    from datetime import UTC, datetime, timedelta
 
     trace = retrieval.trace
     metadata: dict[Key, Mapping[str, Any]] = {}
@@ -146,7 +146,7 @@ def build_record(
 
     record = {
         "query_id": trace.query_id,
-        "timestamp": datetime.fromtimestamp(trace.started_at, UTC).isoformat(),
+        "timestamp": (datetime.now(UTC) - timedelta(0, trace.measure_elapsed())).isoformat(),
         "queries": [writer.prepare_query(retrieval)],
         "keywords": writer.prepare_keywords(retrieval.keywords, retrieval.original_query),
         "variants": [
