@@ -34,22 +34,17 @@ def play(clock: Clock, breaker: Breaker, script: str) -> None:
 # What happened to a breaker of 3 failures and 30 s, and what it reports then.
 STORIES = {
     "": (CLOSED, 0, 0),
-    "f f": (CLOSED, 2, 0),
     "f f f": (OPEN, 3, 30),
-    "f f f +10": (OPEN, 3, 20),
     "f f s f f s": (CLOSED, 0, 0),
     "f f f +30": (HALF_OPEN, 3, 0),
     "f f f +30 s": (CLOSED, 0, 0),
     "f f f +30 f": (OPEN, 4, 30),
     "f f f +30 ?": (HALF_OPEN, 3, 0),
     "f f f +30 f90 +30": (OPEN, 4, 60),
-    "f0.2": (OPEN, 1, 0.2),
     "f120": (OPEN, 1, 120),
     "f1 +1": (CLOSED, 1, 0),
     "f1 +1 f1 +1 f1": (OPEN, 3, 30),
-    "f1 +1 s f1 +1 s f1": (OPEN, 1, 1),
     "f f f90": (OPEN, 3, 90),
-    "f f f1": (OPEN, 3, 30),
     "f0 f-1 fnan": (OPEN, 3, 30),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -35,9 +35,6 @@ class Heard(list[qtm.Retrieval]):
         await asyncio.sleep(0)
         self.append(retrieval)
 
-    def awaitable(self, retrieval: qtm.Retrieval) -> Awaitable[None]:
-        return self.awaited(retrieval)
-
 
 WAYS: Final[dict[str, Callable[[Any], Any]]] = {
     "retrieve": lambda qm: qm.wrap(plain).retrieve(QUERY),
@@ -45,11 +42,10 @@ WAYS: Final[dict[str, Callable[[Any], Any]]] = {
     "async called": lambda qm: asyncio.run(qm.wrap(aplain)(QUERY)),
     "answer": lambda qm: qm.wrap(plain).answer(QUERY),
     "stream": lambda qm: list(qm.wrap(plain).stream_answer(QUERY)),
-    "overridden": lambda qm: qm.wrap(plain).retrieve(QUERY, config={"scores": "fused"}),
 }
 
 
-@pytest.mark.parametrize("kind", ["plain", "awaited", "awaitable"])
+@pytest.mark.parametrize("kind", ["plain", "awaited"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hook_gets_every_retrieval_once_whole_whichever_way_it_was_asked_for(
     way: str, kind: str

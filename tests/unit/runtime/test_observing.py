@@ -49,23 +49,15 @@ def ends(observer: RecordingObserver) -> dict[str, str]:
     return {label(it): f"{it.outcome} {it.reason}".strip() for it in observer.ended}
 
 
-def parents(observer: RecordingObserver) -> dict[str, str]:
-    return {label(it): label(it.parent) if it.parent else "" for it in observer.ended}
-
-
-def by_label(observer: RecordingObserver) -> dict[str, Operation]:
-    return {label(it): it for it in observer.ended}
-
-
 @pytest.mark.parametrize("fn", [plain, aplain])
 async def test_a_retrieval_is_told_with_everything_it_is_made_of(fn: Any) -> None:
     wrapped, observer = observed(fn)
     await wrapped.aretrieve(QUERY) if fn is aplain else wrapped.retrieve(QUERY)
     names = ("search original", "model rewrite", "search rewrite")
     assert ends(observer) == dict.fromkeys(("retrieval", *names), "ok")
-    assert parents(observer) == {"retrieval": "", **dict.fromkeys(names, "retrieval")}
-    heard = by_label(observer)
+    heard = {label(operation): operation for operation in observer.ended}
     whole = heard["retrieval"]
+    assert {heard[name].parent for name in names} == {observer.started[0]}
     assert (heard["search original"].weight, heard["search rewrite"].weight) == (1.0, 0.6)
     assert heard["model rewrite"].model == "small"
     for it in heard.values():
