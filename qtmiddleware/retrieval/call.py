@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -106,11 +106,6 @@ class Call:
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
         self.uses_keyword_evidence = merges and weighs
         self.uses_reranker = merges and settings.rerank.enabled
-
-    @property
-    def models(self) -> Mapping[str, Any]:
-        """The models whose names are reported to observers."""
-        return {"model": self.model, "embedding": self.embedder, "rerank": self.engine.reranker}
 
     @property
     def max_searches(self) -> int | None:

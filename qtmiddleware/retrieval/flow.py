@@ -74,7 +74,7 @@ async def retrieve(call: Call, services: Services) -> Retrieval:
         Exception: The error of the search for the question, unchanged. There are no other errors.
     """
     observation = call.observation.make_child("retrieval", top_k=call.top_k, content=call.original)
-    services = services.within(observation, call.settings.limits.max_concurrency, call.models)
+    services = services.within(observation, call.settings.limits.max_concurrency)
     with observation:
         retrieval = observation.keep_result(await _Flow(call, services).run())
     for hook in call.hooks:
@@ -87,7 +87,7 @@ async def retrieve(call: Call, services: Services) -> Retrieval:
 async def transform(call: Call, services: Services) -> Transformation:
     """Return the model's texts for *call*, without any search: none if the model fails."""
     observation = call.observation.make_child("transform", content=call.original)
-    services = services.within(observation, call.settings.limits.max_concurrency, call.models)
+    services = services.within(observation, call.settings.limits.max_concurrency)
     with observation:
         return observation.keep_result(await _Flow(call, services).transform())
 

@@ -154,9 +154,9 @@ async def rerank_candidates(fused: FusedList, state: State, services: Services) 
             state.trace.note("rerank", "no candidate has a text; order kept")
         return fused
     candidate_texts = [texts[place] or "" for place in places]
-    (outcome,) = await services.gather(
-        [partial(services.rerank, state.call.original, candidate_texts)], state.deadline
-    )
+    call = state.call
+    work = partial(services.rerank, call.engine.reranker, call.original, candidate_texts)
+    (outcome,) = await services.gather([work], state.deadline)
     scores = _read_rerank_scores(outcome, len(places), state)
     if scores is None:
         return fused

@@ -247,7 +247,8 @@ async def _search_at_once(
     vectors: Sequence[Any] = [None] * len(variants)
     if call.embedder is not None:
         texts = [variant.text for variant in variants]
-        (embedded,) = await services.gather([partial(services.embed, texts)], state.deadline)
+        work = partial(services.embed, call.embedder, texts)
+        (embedded,) = await services.gather([work], state.deadline)
         if not embedded.has_succeeded:
             state.record_failed_stage("embed", embedded)
             return []

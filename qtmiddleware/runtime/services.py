@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, closing
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field
@@ -41,7 +41,7 @@ class Search:
         top_k: How many passages to request; ``None`` for as many as the caller did.
         vector: The text's vector, if it is already known.
         narrow_by: Until when a failed search may be repeated with the caller's number of passages.
-        kind, weight, observation: For observers.
+        kind, weight: For observers.
         embed_seconds: How many seconds embedding the text took.
         calls: How often the function was called.
         initial: The rankings that the backend merged into the response, by name.
@@ -54,14 +54,13 @@ class Search:
     narrow_by: Deadline | None = None
     kind: VariantKind = "original"
     weight: float = 1.0
-    observation: Observation = NOT_OBSERVED
     embed_seconds: float = 0.0
     calls: int = 0
     initial: dict[str, Ranking] = field(default_factory=dict)
 
 
 class Performer(Protocol):
-    """Calls the wrapped function, the embedder, the model and the reranker of one call."""
+    """Calls the wrapped function and the model of one call."""
 
     @property
     def bulkhead(self) -> Bulkhead:
@@ -71,14 +70,8 @@ class Performer(Protocol):
     def model(self) -> LanguageModel | None:
         """The language model; ``None`` if no model is configured."""
 
-    async def search(self, search: Search, io: IO) -> Any:
+    async def search(self, search: Search, services: Services) -> Any:
         """Return the wrapped function's response to *search*."""
-
-    async def embed(self, texts: Sequence[str], io: IO) -> Any:
-        """Return one vector per text."""
-
-    def rerank(self, query: str, texts: Sequence[str]) -> Any:
-        """Return one score per text; higher is better."""
 
 
 class ModelOnly:
@@ -88,11 +81,9 @@ class ModelOnly:
         self.model = model
         self.bulkhead = bulkhead or Bulkhead()
 
-    def rerank(self, *_: Any) -> Any:
+    async def search(self, *_: Any) -> Any:
         """Raise `WrapError`, because there is no wrapped function."""
-        raise WrapError("there is no wrapped function to search, embed or rerank")
-
-    search = embed = rerank
+        raise WrapError("there is no wrapped function to search")
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -102,7 +93,6 @@ class Services:
     Attributes:
         limit: The maximum number of calls at once.
         observation: The operation that the calls are parts of.
-        models: The models to report to the observers, by use: ``embedding`` and ``rerank``.
         busy: How many calls run beside those that are gathered.
     """
 
@@ -110,14 +100,11 @@ class Services:
     performer: Performer
     limit: int = 1
     observation: Observation = NOT_OBSERVED
-    models: Mapping[str, Any] = field(default_factory=dict)
     busy: int = 0
 
-    def within(
-        self, observation: Observation, limit: int, models: Mapping[str, Any] | None = None
-    ) -> Services:
+    def within(self, observation: Observation, limit: int) -> Services:
         """Return these services for the operation of *observation*, whose parts the calls are."""
-        return Services(self.io, self.performer, limit, observation, models or {})
+        return Services(self.io, self.performer, limit, observation)
 
     async def gather(self, works: Sequence[Work[T]], deadline: Deadline) -> list[Outcome[T]]:
         """Do *works* and return their outcomes, with at most `limit` calls at once in all."""
@@ -125,21 +112,23 @@ class Services:
 
     async def search(self, search: Search) -> Any:
         """Return the wrapped function's response to *search*."""
-        search.observation = self.observation.make_child(
+        with self.observation.make_child(
             "search",
             search.kind,
             weight=search.weight,
             top_k=search.top_k,
             content=search.text,
-        )
-        with search.observation as observation:
-            return observation.keep_result(await self.performer.search(search, self.io))
+        ) as observation:
+            services = self.within(observation, self.limit)
+            return observation.keep_result(await self.performer.search(search, services))
 
-    async def embed(self, texts: Sequence[str]) -> Any:
-        """Return one vector per text."""
-        embedder = self.models.get("embedding")
+    async def embed(self, embedder: Any, texts: Sequence[str]) -> Any:
+        """Return one vector of *embedder* per text."""
         with self.observation.make_child("embedding", "", embedder, content=texts) as observation:
-            return observation.keep_result(await self.performer.embed(texts, self.io))
+            # A loop awaits all embeddings, because the embedder's connections belong to it.
+            if self.io.has_loop:
+                return observation.keep_result(await embedder.aembed(texts, self.limit))
+            return observation.keep_result(embedder.embed(texts, self.limit))
 
     async def ask(
         self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None
@@ -162,11 +151,10 @@ class Services:
         """Return the observation of a call of *model* with *prompt*. It has not started yet."""
         return self.observation.make_child("model", prompt.mode, model, content=prompt)
 
-    async def rerank(self, query: str, texts: Sequence[str]) -> Any:
-        """Return one score per text; higher is better."""
-        reranker = self.models.get("rerank")
+    async def rerank(self, reranker: Any, query: str, texts: Sequence[str]) -> Any:
+        """Return one score of *reranker* per text; higher is better."""
         with self.observation.make_child("rerank", "", reranker, content=texts) as observation:
-            call = partial(self.performer.rerank, query, texts)
+            call = partial(reranker.rerank, query, texts)
             return observation.keep_result(await self.io.blocking(call))
 
     async def tell(self, hook: RetrievalHook, retrieval: Retrieval) -> Outcome[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.retrieval.running_call import RunningCall
 from qtmiddleware.runtime.io import IO, Bulkhead
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.services import Search, arun, run
+from qtmiddleware.runtime.services import Search, Services, arun, run
 from qtmiddleware.types import Retrieval, add_degradation
 from qtmiddleware.wrapping.binding import Arguments, Binding
 from qtmiddleware.wrapping.engine import Engine
@@ -28,8 +28,6 @@ from qtmiddleware.wrapping.engine import Engine
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedding import CallableEmbedder
     from qtmiddleware.providers.llms.governed import GovernedModel
-
-Vectors = Sequence[Sequence[float]]
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -98,7 +96,7 @@ class Caller:
         """The model that transforms questions."""
         return self.engine.model
 
-    async def search(self, search: Search, io: IO) -> Any:
+    async def search(self, search: Search, services: Services) -> Any:
         """Call the function for the text of *search*, and return its response.
 
         If it fails for more passages than the caller asked for, it is called again with the
@@ -106,10 +104,12 @@ class Caller:
         """
         query: Any = search.text
         if self.call.embedder is not None and query is not None:
-            query = await self._embed_text(search, io) if search.vector is None else search.vector
+            query = search.vector
+            if query is None:
+                query = await self._embed_text(search, services)
         widening, narrow_by = self.call.learned.widening, search.narrow_by
         try:
-            return await self._run_search(search, query, search.top_k, io)
+            return await self._run_search(search, query, search.top_k, services.io)
         except Exception as error:
             # Another call is the last thing that a service with too many calls needs.
             if narrow_by is None or search.top_k is None or is_rate_limit(error):
@@ -118,34 +118,16 @@ class Caller:
                 # Too late for this call: the next ones ask for fewer passages at once.
                 widening.stop()
                 raise
-        response = await self._run_search(search, query, None, io)
+        response = await self._run_search(search, query, None, services.io)
         search.top_k = None
         widening.stop()
         return response
 
-    async def embed(self, texts: Sequence[str], io: IO) -> Vectors:
-        """Return one vector per text."""
-        embedder: Any = self.call.embedder
-        limit = self.call.settings.limits.max_concurrency
-        # A loop awaits all embeddings, because the embedding client's connections belong to it.
-        vectors: Vectors = (
-            await embedder.aembed(texts, limit) if io.has_loop else embedder.embed(texts, limit)
-        )
-        return vectors
-
-    def rerank(self, query: str, texts: Sequence[str]) -> Any:
-        """Return the reranker's score for each of *texts*. Higher is better."""
-        reranker: Any = self.engine.reranker
-        return reranker.rerank(query, texts)
-
     # --- one search -------------------------------------------------------------------------------
 
-    async def _embed_text(self, search: Search, io: IO) -> Sequence[float]:
+    async def _embed_text(self, search: Search, services: Services) -> Any:
         began = perf_counter()
-        texts = (search.text or "",)
-        embedder = self.call.embedder
-        with search.observation.make_child("embedding", "", embedder, content=texts) as observation:
-            vectors = observation.keep_result(await self.embed(texts, io))
+        vectors = await services.embed(self.call.embedder, (search.text or "",))
         search.embed_seconds = perf_counter() - began
         return vectors[0]
 
