@@ -173,7 +173,7 @@ class TransformStage:
         if transformation is None:
             return None
         fields = [field for prompt in self._request.prompts for field in prompt.fields]
-        if not is_within_limits(transformation, fields):
+        if transformation.is_empty or not is_within_limits(transformation, fields):
             self._degradations.append(Degradation("cache", "unreadable"))
             return None
         self._trace.cache_hits += 1

@@ -12,6 +12,7 @@ from functools import cache, partial
 from time import monotonic
 from typing import Any, Final
 
+from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.settings import CacheSettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Cache
@@ -133,14 +134,9 @@ class SharedCache:
     async def read(
         self, io: IO, key: str, deadline: Deadline, degradations: list[Degradation]
     ) -> Transformation | None:
-        """Return the transformation stored under *key*; ``None`` if there is none."""
+        """Return what is stored under *key*: ``None`` for nothing, empty if it is unreadable."""
         value = await self._call(io, partial(self._cache.get, key), deadline, degradations)
-        if value is None:
-            return None
-        transformation = _decode_transformation(value, key)
-        if transformation is None:
-            degradations.append(Degradation("cache", "unreadable"))
-        return transformation
+        return None if value is None else _decode_transformation(value, key)
 
     async def write(
         self,
@@ -185,15 +181,13 @@ def hash_key(cache_key: Hashable) -> str:
     return "qtm:" + hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _decode_transformation(value: Any, key: str) -> Transformation | None:
+def _decode_transformation(value: Any, key: str) -> Transformation:
     try:
         fields = json.loads(value)
-        if fields.pop("key") != key:
-            return None
         transformation: Transformation = _build_adapter().validate_python(fields)
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        return None
-    return None if transformation.is_empty else transformation
+        return transformation if fields["key"] == key else NOTHING
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return NOTHING
 
 
 @cache
