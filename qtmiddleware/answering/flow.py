@@ -9,20 +9,17 @@ last model call writes the answer, which is read whole or in pieces.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pkgutil import get_data
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
-from qtmiddleware.answering.prompts import (
-    PromptMode,
-    PromptPassages,
-    build_prompt,
-    select_passages,
-)
 from qtmiddleware.answering.reading import AnswerReader
+from qtmiddleware.catalogue import PLACES
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.preprocessing import detect_language
@@ -31,38 +28,83 @@ from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.transform_stage import record_cost
-from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.io import IO, Bulkhead, Outcome, Threads, drive, make_async_io
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.services import Piece, Services, stream_reply
-from qtmiddleware.types import Answer, Deadline, Degradation, Retrieval, SubAnswer, Trace
+from qtmiddleware.runtime.services import Performer, Piece, Services, stream_reply
+from qtmiddleware.transforms.prompt import (
+    append_digest,
+    find_user_instruction,
+    format_json_message,
+    select_recent_messages,
+)
+from qtmiddleware.types import (
+    Answer,
+    Deadline,
+    Degradation,
+    Match,
+    Message,
+    Retrieval,
+    SubAnswer,
+    Trace,
+)
 
+PromptMode = Literal["answer", "sub_answer", "synthesis"]
+
+_LABELS: Final = ("title", "source", "url", *PLACES, "context")
+_LABEL_CHARS: Final = 1_000
+MAX_TOKENS: Final = 1_000
+"""The token limit of a reply, unless the settings set another."""
+_WORDS: Final = json.loads(get_data("qtmiddleware.answering", "prompts.json") or b"{}")
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
-_NO_PASSAGES: Final = PromptPassages()
-_NO_TEXT: Final = AnswerReader(())
 
 logger: Final = get_logger("qtmiddleware")
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPassages:
+    """The passages to show to the model, numbered from 1.
+
+    Attributes:
+        matches: the passages, in the order of their numbers.
+        entries: each passage as a mapping for the prompt: its number, labels and text.
+    """
+
+    matches: tuple[Match, ...] = ()
+    entries: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    def __add__(self, other: PromptPassages) -> PromptPassages:
+        return PromptPassages(self.matches + other.matches, self.entries + other.entries)
+
+    @property
+    def context(self) -> str:
+        """The texts of the passages, each under a heading such as ``PASSAGE 1:``."""
+        return "\n\n".join(
+            f"PASSAGE {number}:\n{entry['text']}"
+            for number, entry in enumerate(self.entries, start=1)
+        )
+
+
+_NO_PASSAGES: Final = PromptPassages()
+_NO_TEXT: Final = AnswerReader(())
+
+
 @dataclass(slots=True)
 class _Part:
-    """A sub-query, the passages that its search found, and the model's reply.
+    """A sub-query, the passages that its search found, and what was read of the model's reply.
 
     *reason* says why there is no answer.
     """
 
     question: str
     passages: PromptPassages = _NO_PASSAGES
-    reply: str = ""
+    reader: AnswerReader = _NO_TEXT
     reason: str = "no_passages"
 
-    def read(self, offset: int = 0) -> SubAnswer:
-        """Return the answer, with *offset* added to the numbers of its citations."""
-        reader = AnswerReader(self.passages.matches, offset)
-        reader.feed(self.reply, is_last=True)
+    def make_answer(self) -> SubAnswer:
         return SubAnswer(
             self.question,
-            reader.text,
-            tuple(reader.citations),
+            self.reader.text,
+            tuple(self.reader.citations),
             matches=self.passages.matches,
             found=not self.reason,
             reason=self.reason,
@@ -71,14 +113,11 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """The model call that writes an answer, and what the answer may cite.
-
-    In a synthesis, *sub_answers* are the answers to combine. Their citations refer to *passages*.
-    """
+    """The model call that writes an answer, the passages to cite, and what to say if it fails."""
 
     prompt: Prompt
     passages: PromptPassages
-    sub_answers: tuple[SubAnswer, ...] = ()
+    fallback: str = ""
 
 
 class AnswerFlow:
@@ -104,10 +143,7 @@ class AnswerFlow:
         self._settings = settings
         self._observation = call.observation.make_child("answer", content=call.original)
         self._call = replace(
-            call,
-            settings=settings,
-            observation=self._observation,
-            has_parts=self._is_synthesis,
+            call, settings=settings, observation=self._observation, has_parts=self._is_synthesis
         )
         self._chat = chat
         self._finish_retrieval = finish_retrieval
@@ -116,28 +152,22 @@ class AnswerFlow:
         self._first_error: ModelError | None = None
 
     async def answer(self, services: Services) -> Answer:
-        """Return the whole answer, without streaming.
+        """Return the whole answer.
 
         Raises `ModelError` if the model gives no answer. Exceptions from the wrapped function pass
         through.
         """
-        async for event in self.stream(services, is_whole=True):
+        async for event in self.stream(services):
             if isinstance(event, Answer):
                 answer = event
         return answer
 
-    async def stream(
-        self, services: Services, *, is_whole: bool = False
-    ) -> AsyncGenerator[Retrieval | str | Answer, None]:
-        """Yield the retrieval, then the pieces of the answer that can be shown, then the answer.
-
-        If *is_whole*, the model replies at once.
-        """
+    async def stream(self, services: Services) -> AsyncGenerator[Retrieval | str | Answer, None]:
+        """Yield the retrieval, then the pieces of the answer that can be shown, then the answer."""
         with self._observation as observation:
             retrieval = await retrieve(self._call, services)
             services = services.within(observation, self._settings.limits.max_concurrency)
-            draft: _Draft | None = None
-            was_shown = False
+            reader, draft = _NO_TEXT, None
             try:
                 yield retrieval
                 draft = await self._draft(retrieval, services)
@@ -145,14 +175,12 @@ class AnswerFlow:
                     answer = self._build_answer(retrieval)
                 else:
                     reader = AnswerReader(draft.passages.matches)
-                    reply = self._read_reply(draft.prompt, reader, services, is_whole=is_whole)
-                    async with aclosing(reply) as pieces:
+                    deadline = Deadline.after(self._settings.answer.timeout_ms / 1e3)
+                    outcome = Outcome(Reply(""), began=perf_counter())
+                    reply = stream_reply(self._chat, draft.prompt, deadline, services)
+                    async with aclosing(self._read_reply(reply, reader, outcome)) as pieces:
                         async for piece in pieces:
-                            if isinstance(piece, Outcome):
-                                outcome = piece
-                            else:
-                                was_shown = True
-                                yield piece
+                            yield piece
                     answer = self._read_answer(draft, outcome, reader, retrieval)
             except BaseException as error:
                 # The caller closed the stream, or cancelled the call.
@@ -165,20 +193,17 @@ class AnswerFlow:
                     self._complete(retrieval)
                 raise
             observation.keep_result(answer)
-        if not was_shown:
+        if not reader.text:
             yield answer.text
         yield answer
 
     async def _read_reply(
-        self, prompt: Prompt, reader: AnswerReader, services: Services, *, is_whole: bool
-    ) -> AsyncGenerator[str | Outcome[Reply], None]:
-        """Yield what *reader* shows of the model's reply, then the outcome of the model call."""
-        ask = self._ask_whole if is_whole else partial(stream_reply, self._chat)
-        deadline = Deadline.after(self._settings.answer.timeout_ms / 1e3)
-        outcome = Outcome(Reply(""), began=perf_counter())
+        self, reply: AsyncGenerator[Piece, None], reader: AnswerReader, outcome: Outcome[Reply]
+    ) -> AsyncGenerator[str, None]:
+        """Yield what *reader* shows of the model's *reply*, and complete the *outcome*."""
         has_text = False
         try:
-            async with aclosing(ask(prompt, deadline, services)) as pieces:
+            async with aclosing(reply) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str):
                         text = piece
@@ -189,21 +214,11 @@ class AnswerFlow:
                     has_text = True
                     if shown := reader.feed(text):
                         yield shown
-            if shown := reader.finish():
+            if shown := reader.feed("", is_last=True):
                 yield shown
         except ModelError as error:
             outcome.error = error
         outcome.seconds = perf_counter() - outcome.began
-        yield outcome
-
-    async def _ask_whole(
-        self, prompt: Prompt, deadline: Deadline, services: Services
-    ) -> AsyncGenerator[Piece, None]:
-        work = partial(services.ask, prompt, deadline, self._chat)
-        (outcome,) = await services.io.gather([work], deadline, 1)
-        if not outcome.has_succeeded:
-            raise convert_to_model_error(outcome.error)
-        yield outcome.get()
 
     async def _draft(self, retrieval: Retrieval, services: Services) -> _Draft | None:
         """Return the model call that writes the answer; ``None`` if nothing is known to answer."""
@@ -237,43 +252,43 @@ class AnswerFlow:
         parts = await self._search_parts(questions, trace, services)
         await self._ask_parts(parts, trace, services)
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
-        self._sub_answers = tuple(part.read() for part in parts)
+        self._sub_answers = tuple(part.make_answer() for part in parts)
         useful = [part for part in parts if not part.reason]
         if len(useful) < min(settings.fusion.min_successes, len(questions)):
             detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
             self._degrade("sub_answers", "too_few_successes", detail)
             return None
-        answers: list[SubAnswer] = []
+        data: list[dict[str, str]] = []
+        best = 0, 0, ""
         passages = _NO_PASSAGES
         for part in useful:
             # The citations of all parts are numbered through.
-            answers.append(part.read(offset=len(passages.matches)))
-            passages = PromptPassages(
-                passages.matches + part.passages.matches, passages.entries + part.passages.entries
-            )
-        data = [{"question": answer.question, "answer": answer.text} for answer in answers]
-        return _Draft(self._build_prompt("synthesis", data), passages, tuple(answers))
+            text = part.reader.renumber(len(passages.matches))
+            data.append({"question": part.question, "answer": text})
+            passages += part.passages
+            cited = {citation.number for citation in part.reader.citations}
+            best = max(best, (len(cited), len(text), text))
+        return _Draft(self._build_prompt("synthesis", data), passages, fallback=best[2])
 
     async def _search_parts(
         self, questions: Sequence[str], trace: Trace, services: Services
     ) -> list[_Part]:
         """Return each of *questions* with the passages found for it; failures are degradations."""
         settings = self._settings
-        limits = settings.limits
-        if limits.max_searches is not None:
-            limits = replace(limits, max_searches=1)
         # The user did not ask for these retrievals, so they call no hook. A sub-query is not
         # transformed again.
         call = replace(
             self._call,
             history=(),
             hooks=(),
-            settings=replace(settings, transformation_type="none", limits=limits),
+            settings=replace(settings, transformation_type="none"),
         )
         searches = [
             partial(retrieve, replace(call, original=question), services) for question in questions
         ]
-        outcomes = await services.gather(searches, Deadline.after(limits.deadline_ms / 1e3))
+        outcomes = await services.gather(
+            searches, Deadline.after(settings.limits.deadline_ms / 1e3)
+        )
         parts = [_Part(question) for question in questions]
         for part, outcome in zip(parts, outcomes, strict=True):
             if outcome.has_succeeded:
@@ -300,10 +315,9 @@ class AnswerFlow:
             asks.append(partial(services.ask, prompt, deadline, self._chat))
         outcomes = await services.gather(asks, deadline)
         for part, outcome in zip(parts, outcomes, strict=True):
-            reader = AnswerReader(part.passages.matches)
+            part.reader = reader = AnswerReader(part.passages.matches)
             if outcome.has_succeeded:
-                part.reply = outcome.get().text
-                reader.feed(part.reply, is_last=True)
+                reader.feed(outcome.get().text, is_last=True)
             part.reason = "" if reader.is_answered else "no_answer"
             if error := self._record_reply("sub_answer", "sub_answers", outcome, reader, trace):
                 self._first_error = self._first_error or error
@@ -315,22 +329,20 @@ class AnswerFlow:
     def _read_answer(
         self, draft: _Draft, outcome: Outcome[Reply], reader: AnswerReader, retrieval: Retrieval
     ) -> Answer:
-        """Return the answer that *reader* has read; if the model failed, the best sub-answer."""
+        """Return the answer that *reader* has read; if the model failed, the draft's fallback."""
         mode = draft.prompt.mode
         error = self._record_reply(mode, mode, outcome, reader, retrieval.trace)
         if error is None:
             return self._build_answer(retrieval, reader, draft.passages, found=reader.is_answered)
-        if not draft.sub_answers:
+        if not draft.fallback:
             # The first error of a model call explains the later ones.
             first_error = self._first_error or error
             first_error.retrieval = self._complete(retrieval)
             raise first_error
         self._degrade(mode, error.reason, str(error))
-        best = max(
-            draft.sub_answers,
-            key=lambda part: (len({mark.number for mark in part.citations}), len(part.text)),
-        )
-        return self._build_answer(retrieval, best, draft.passages, found=True)
+        reader = AnswerReader(draft.passages.matches)
+        reader.feed(draft.fallback, is_last=True)
+        return self._build_answer(retrieval, reader, draft.passages, found=True)
 
     def _record_reply(
         self,
@@ -381,7 +393,7 @@ class AnswerFlow:
     def _build_answer(
         self,
         retrieval: Retrieval,
-        content: AnswerReader | SubAnswer = _NO_TEXT,
+        content: AnswerReader = _NO_TEXT,
         passages: PromptPassages = _NO_PASSAGES,
         *,
         found: bool = False,
@@ -411,3 +423,165 @@ def _add_sub_queries(settings: Settings) -> Settings:
     if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:
         return settings
     return replace(settings, transformation_type="decompose" if kind == "none" else "combined")
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
+    """Return the first passages of *matches* that fit into *max_chars* characters.
+
+    Matches without a text are skipped. The entry of each passage also holds labels from its
+    metadata: title, source, URL, location (such as the page), and the ``context`` that ingestion
+    may have added. If the first passage alone is too long, its text is cut and has no labels.
+    """
+    kept_matches: list[Match] = []
+    entries: list[dict[str, Any]] = []
+    remaining_chars = max_chars
+    for match in matches:
+        text = (match.text or "").strip()
+        if not text:
+            continue
+        labels = _collect_labels(match.metadata)
+        size = len(text) + sum(len(str(value)) for value in labels.values())
+        if size > remaining_chars:
+            if not entries:
+                cut = text[: max_chars - 1].rstrip() + "…"
+                return PromptPassages((match,), ({"passage": 1, "text": cut},))
+            break
+        kept_matches.append(match)
+        entries.append({"passage": len(kept_matches), **labels, "text": text})
+        remaining_chars -= size
+    return PromptPassages(tuple(kept_matches), tuple(entries))
+
+
+def _collect_labels(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    labels: dict[str, Any] = {}
+    for label in _LABELS:
+        value = metadata.get(label)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # Pinecone stores every number as a float.
+        if isinstance(value, str):
+            value = value.strip()[:_LABEL_CHARS]
+        if isinstance(value, str | int) and value != "":
+            labels[label] = value
+    return labels
+
+
+def build_prompt(
+    mode: PromptMode,
+    settings: Settings,
+    question: str,
+    history: Sequence[Message],
+    data: Sequence[Mapping[str, Any]],
+) -> Prompt:
+    """Return the prompt for *question*; *data* holds the passages or the sub-answers.
+
+    The settings may replace the instruction, but not the rules. The system message holds only
+    instructions and rules, so that the model does not take a passage's text for an instruction.
+    """
+    own_instruction = find_user_instruction(settings, mode)
+    turns = select_recent_messages(history, question, settings.llm.history_messages)
+    material = "sub_answers" if mode == "synthesis" else "passages"
+    content: dict[str, Any] = {material: data}
+    if turns:
+        content["history"] = [{"role": turn.role, "content": turn.content} for turn in turns]
+    words = _WORDS[material]
+    data_description = _WORDS["data"].format(
+        material=words["description"],
+        history=_WORDS["history"] if turns else "",
+    )
+    rules = "\n".join(f"- {rule}" for rule in words["rules"])
+    instruction = own_instruction or _WORDS["instructions"][mode]
+    return Prompt(
+        mode=mode,
+        version=append_digest(f"{mode}/1", own_instruction),
+        system=f"{instruction}\n\n{data_description}\n\n{rules}",
+        user=format_json_message({**content, "question": question}),
+        fields=(),
+        query=question,
+        history=turns,
+        max_tokens=settings.answer.max_tokens or MAX_TOKENS,
+    )
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+class AnswerStream:
+    """An answer in pieces. Iterate over the pieces, then read the whole answer from `answer`.
+
+    `Wrapped.stream_answer` returns a stream for ``for`` and ``with``, and searches at once. Use the
+    stream of `Wrapped.astream_answer` with ``async for`` and ``async with``; it searches when you
+    enter it or iterate over it.
+
+    If you may stop early, use the stream in a ``with`` block or close it, so that the model stops
+    too. If the model gives no answer, the iteration raises `ModelError`. The error's ``retrieval``
+    holds the passages found.
+
+    Attributes:
+        retrieval: The retrieval for the question. An asynchronous stream has it only after you
+            entered it or iterated over it.
+        answer: The whole answer. A stream has it only at its end.
+    """
+
+    retrieval: Retrieval
+    answer: Answer
+
+    def __init__(self, flow: AnswerFlow, performer: Performer, *, is_async: bool) -> None:
+        self._pieces = self._iterate(flow, performer, make_async_io if is_async else Threads)
+        if not is_async:
+            drive(self._pieces.asend(None))
+
+    async def _iterate(
+        self, flow: AnswerFlow, performer: Performer, make_io: Callable[[Bulkhead], IO]
+    ) -> AsyncGenerator[str, None]:
+        """Yield an empty piece once there are passages, and then the pieces of the answer."""
+        # Tasks belong to the event loop that runs when they begin.
+        services = Services(make_io(performer.bulkhead), performer)
+        async with aclosing(flow.stream(services)) as events:
+            async for event in events:
+                if isinstance(event, Retrieval):
+                    self.retrieval = event
+                    yield ""
+                elif isinstance(event, Answer):
+                    self.answer = event
+                else:
+                    yield event
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            return drive(self._pieces.asend(None))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Stop the model and drop unread pieces. You may close a stream more than once."""
+        drive(self._pieces.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        # The first piece is empty, unless the stream was entered before.
+        return await anext(self._pieces) or await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        """Stop the model and drop unread pieces. This is the async version of `close`."""
+        await self._pieces.aclose()
+
+    async def __aenter__(self) -> Self:
+        await anext(self._pieces)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

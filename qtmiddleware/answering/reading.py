@@ -45,31 +45,24 @@ class AnswerReader:
 
     Args:
         matches: the passages that the answer may cite.
-        offset: the number to add to each passage number.
 
     Attributes:
+        text: the text returned so far.
         citations: the citations in `text`, in order.
         invented_count: the number of citations that were removed.
         is_answered: whether the passages answer the question; ``False`` after the `MARKER`.
     """
 
-    def __init__(self, matches: Sequence[Match], offset: int = 0) -> None:
+    def __init__(self, matches: Sequence[Match]) -> None:
+        self.text = ""
         self.citations: list[Citation] = []
         self.invented_count = 0
         self.is_answered = True
         self._matches = matches
-        self._offset = offset
         self._is_opening = True  # the text so far may still become reasoning or the marker
         self._held = ""  # the text that has not been read yet
-        self._shown: list[str] = []
-        self._length = 0
         self._space = ""  # line breaks before a removed citation
         self._code = ""  # the backticks that end the code; "" outside code
-
-    @property
-    def text(self) -> str:
-        """The text returned so far."""
-        return "".join(self._shown)
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
         """Read the next *piece* of the answer, and return the text that can be shown now.
@@ -87,13 +80,18 @@ class AnswerReader:
         finished = text[: unfinished.start()] if unfinished else text
         finished = finished.rstrip()
         self._held = text[len(finished) :]
-        shown = "".join(map(self._read_token, _TOKEN.finditer(finished)))
-        self._shown.append(shown)
-        return shown
+        length = len(self.text)
+        for token in _TOKEN.finditer(finished):
+            self._read_token(token)
+        return self.text[length:]
 
-    def finish(self) -> str:
-        """Return the text that was held back. Call this at the end of the answer."""
-        return self.feed("", is_last=True)
+    def renumber(self, offset: int) -> str:
+        """Return the text so far with *offset* added to the number of each citation."""
+        text, end = "", 0
+        for citation in self.citations:
+            text += f"{self.text[end : citation.start]}[{citation.number + offset}]"
+            end = citation.end
+        return text + self.text[end:]
 
     def _read_opening(self, text: str) -> str:
         """Return *text* without an unfinished thought or the `MARKER` at its beginning."""
@@ -105,8 +103,8 @@ class AnswerReader:
             return text[marker.end() :]
         return text
 
-    def _read_token(self, token: re.Match[str]) -> str:
-        """Return what is shown for *token*: white space, then a citation or any other text."""
+    def _read_token(self, token: re.Match[str]) -> None:
+        """Show *token*: white space, then a citation or any other text."""
         space, content = token["space"], token["content"]
         # Inline code that is not closed ends with its line.
         if "\n" in space and len(self._code) < 3:
@@ -115,29 +113,25 @@ class AnswerReader:
         if content[0] == "`" and self._code in ("", content):
             self._code = "" if self._code else content
         numbers = [] if self._code else _read_numbers(content)
-        if not numbers:
-            return self._show(space + content)
         cited = [number for number in numbers if number <= len(self._matches)]
         self.invented_count += len(numbers) - len(cited)
-        if not cited:
+        if not numbers:
+            self._show(space + content)
+        elif not cited:
             self._space += space[: space.rfind("\n") + 1]
-            return ""
-        shown = self._show(space)
+        else:
+            self._show(space)
         for number in cited:
-            start = self._length
-            shown += self._show(f"[{number + self._offset}]")
+            start = len(self.text)
+            self._show(f"[{number}]")
             match = self._matches[number - 1]
-            self.citations.append(Citation(number + self._offset, start, self._length, match))
-        return shown
+            self.citations.append(Citation(number, start, len(self.text), match))
 
-    def _show(self, text: str) -> str:
-        """Return *text* after the line breaks that were held; an answer begins with neither."""
+    def _show(self, text: str) -> None:
+        """Add *text* after the line breaks that were held; an answer begins with neither."""
         text = self._space + text
-        if not self._length:
-            text = text.lstrip()
         self._space = ""
-        self._length += len(text)
-        return text
+        self.text += text if self.text else text.lstrip()
 
 
 def _remove_thoughts(text: str) -> str:

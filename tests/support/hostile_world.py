@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.answering.prompts import build_prompt
+from qtmiddleware.answering.flow import build_prompt
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.judge import build_ranking_prompt

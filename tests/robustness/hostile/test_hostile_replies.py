@@ -64,7 +64,7 @@ def test_a_reply_of_any_length_is_read_to_its_bounds() -> None:
 
 def answered(pieces: list[str], passages: list[str]) -> tuple[str, bool, list[int]]:
     reading = AnswerReader([Match(str(at), "", 1.0, text=text) for at, text in enumerate(passages)])
-    shown = "".join(map(reading.feed, pieces)) + reading.finish()
+    shown = "".join(map(reading.feed, pieces)) + reading.feed("", is_last=True)
     assert shown == reading.text
     assert all(shown[it.start : it.end] == f"[{it.number}]" for it in reading.citations)
     return shown, reading.is_answered, [it.number for it in reading.citations]

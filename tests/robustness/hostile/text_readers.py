@@ -52,7 +52,7 @@ def read_answer(text: str) -> None:
     reading = AnswerReader([Match("a", "", 1.0, text=text[:100_000])] * 3)
     for at in range(0, len(text), 4_096):
         reading.feed(text[at : at + 4_096])
-    reading.finish()
+    reading.feed("", is_last=True)
 
 
 def guard(query: str, text: str) -> None:

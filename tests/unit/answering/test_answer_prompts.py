@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.prompts import PromptMode, build_prompt, select_passages
+from qtmiddleware.answering.flow import PromptMode, build_prompt, select_passages
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.types import Match
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,11 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ModelError, WrapError
+from qtmiddleware.errors import ModelError
 from tests.support.answer_world import Telling, every_telling
 from tests.support.retrieval_world import (
-    FOLLOW_UP,
-    HISTORY,
     PASSAGES,
     QUERY,
-    Way,
     ids,
     transforming,
 )
@@ -39,13 +35,6 @@ def test_an_answer_has_its_text_its_citations_and_what_it_rests_on(telling: Tell
     assert answer.context.startswith(f"PASSAGE 1:\n{PASSAGES['health']}\n\nPASSAGE 2:")
     assert told.stages[-1] == ("answer", "ok")
     assert answer.retrieval.trace.llm_calls == 1
-
-
-@every_telling
-def test_a_follow_up_is_answered_with_its_conversation(telling: Telling) -> None:
-    told = telling.ask(FOLLOW_UP, answer="Dry food [1].", options={"history": HISTORY})
-    (data,) = told.prompts("answer")
-    assert (data["question"], data["history"]) == (FOLLOW_UP, list(HISTORY))
 
 
 @every_telling
@@ -137,31 +126,3 @@ def test_the_log_has_one_line_with_all_that_was_spent(telling: Telling, tmp_path
     assert record["trace"]["llm_calls"] == 2
     assert "answer" in [stage["name"] for stage in record["trace"]["stages"]]
     assert not any(text in line for text in PASSAGES.values())
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_function_as_model_answers_in_every_way(is_async: bool) -> None:
-    def chat(messages: list[dict[str, str]]) -> str:
-        return FIT
-
-    async def achat(messages: list[dict[str, str]]) -> str:
-        return FIT
-
-    def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-        return [{"id": "a", "score": 1.0, "text": "Jaco is fit."}]
-
-    wrapped = qtm.QueryMiddleware(client=achat if is_async else chat).wrap(search)
-
-    async def awaited() -> list[str]:
-        async with wrapped.astream_answer(QUERY) as pieces:
-            return [(await wrapped.aanswer(QUERY)).text, *[piece async for piece in pieces]]
-
-    assert [wrapped.answer(QUERY).text, *wrapped.stream_answer(QUERY)] == [FIT, FIT]
-    assert asyncio.run(awaited()) == [FIT, FIT]
-
-
-def test_an_asynchronous_function_cannot_be_answered_blocking() -> None:
-    wrapped = Way("async").wrap().wrapped
-    for method in (wrapped.answer, wrapped.stream_answer):
-        with pytest.raises(WrapError, match="asynchronous"):
-            method(QUERY)

@@ -13,13 +13,13 @@ from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.types import Match
 
 
-def read(text: str, cuts: tuple[int, ...] = (), offset: int = 0) -> AnswerReader:
+def read(text: str, cuts: tuple[int, ...] = ()) -> AnswerReader:
     """The reader of *text*, which came in pieces that end at *cuts*."""
     matches = [Match(str(number), "", None, text="a passage") for number in range(1, 10)]
-    reading = AnswerReader(matches, offset)
+    reading = AnswerReader(matches)
     places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     shown = [reading.feed(text[start:end]) for start, end in pairwise(places)]
-    assert "".join([*shown, reading.finish()]) == reading.text
+    assert "".join([*shown, reading.feed("", is_last=True)]) == reading.text
     return reading
 
 
@@ -113,19 +113,14 @@ TEXTS = st.lists(
 ).map("".join) | st.text(max_size=60)
 
 
-@given(TEXTS, st.lists(st.integers(0, 99), max_size=9).map(tuple), st.integers(0, 200))
-def test_however_an_answer_is_cut_the_same_comes_out(
-    text: str, cuts: tuple[int, ...], offset: int
-) -> None:
+@given(TEXTS, st.lists(st.integers(0, 99), max_size=9).map(tuple))
+def test_however_an_answer_is_cut_the_same_comes_out(text: str, cuts: tuple[int, ...]) -> None:
     whole = read(text)
     for pieces in (read(text, cuts), read(text, tuple(range(len(text))))):
         assert (pieces.text, pieces.citations) == (whole.text, whole.citations)
         assert pieces.is_answered == whole.is_answered
         assert pieces.invented_count == whole.invented_count
-    raised = read(text, offset=offset).citations
-    assert [(it.number - offset, it.match) for it in raised] == [
-        (it.number, it.match) for it in whole.citations
-    ]
+    assert whole.renumber(0) == whole.text
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="[]【】［］`"), max_size=60))
@@ -135,9 +130,3 @@ def test_text_is_shown_as_soon_as_it_comes(text: str) -> None:
     for place, char in enumerate(text, 1):
         shown += reading.feed(char)
         assert shown.strip() == text[:place].strip()
-
-
-@given(st.text(alphabet="0123456789, -and#.", max_size=300))
-def test_what_may_become_a_mark_is_held_back_no_longer_than_a_mark_can_be(inside: str) -> None:
-    reading, text = read(""), f"x[{inside}"
-    assert len(text.rstrip()) - len("".join(map(reading.feed, text))) <= 61

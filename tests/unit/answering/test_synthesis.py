@@ -9,7 +9,6 @@ import pytest
 from qtmiddleware.errors import ModelError
 from tests.support.answer_world import BROAD, PARTS, PATIENT, Telling, Told, every_telling
 from tests.support.retrieval_world import FOLLOW_UP, HISTORY, search
-from tests.support.waiting import with_enough_time
 
 HEALTH, VET, FEE = PARTS
 SAID = {
@@ -63,24 +62,6 @@ def test_a_part_whose_search_fails_is_left_out(telling: Telling) -> None:
     assert told.troubles[0] == ("sub_answers", "search_failed")
     assert [it.reason for it in told.answer.sub_answers] == ["", "search_failed", ""]
     assert told.answer.retrieval.trace.searches == 4
-
-
-@every_telling
-def test_a_part_that_is_late_is_left_out(telling: Telling) -> None:
-    def ask(seconds: float) -> Told | None:
-        late = {**SAID, FEE: [600.0, "late"]}
-        limit = {"answer": {"timeoutMs": int(1e3 * seconds)}}
-        try:
-            return put_together(telling, sub_answer=late, settings=limit)
-        except ModelError:
-            return None
-
-    told = with_enough_time(
-        ask,
-        lambda found: found and found.answer.text.startswith("Overview"),
-    )
-    assert told is not None
-    assert told.troubles[0] == ("sub_answers", "timeout")
 
 
 @pytest.mark.parametrize(("least", "answered"), [(1, 1), (9, 3)])
