@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from pkgutil import get_data
 from typing import Annotated, Any, Final
@@ -73,9 +72,7 @@ class SearchTool:
         self.run, self.arun = self._make_callables()
 
     async def call(
-        self,
-        arguments: Mapping[str, Any],
-        retrieve: Callable[..., Any] | None = None,
+        self, arguments: Mapping[str, Any], retrieve: Callable[..., Any] | None = None
     ) -> str:
         """Search with *arguments* from a model, and return the result as JSON text.
 
@@ -86,41 +83,48 @@ class SearchTool:
             ToolFailure: There is no query, or the search failed. The message is a sentence for the
                 model.
         """
-        with hide_failures(self.name):
-            options, limits = self._read_arguments(arguments)
-            retrieval = (retrieve or self._function.aretrieve)(arguments["query"], **options)
+        query = arguments.get("query")
+        if not isinstance(query, str) or not query.strip():
+            raise ToolFailure("query must be a text that is not blank.")
+        notes: list[str] = []
+        top_k = _read_number("top_k", arguments.get("top_k"), notes)
+        max_tokens = _read_number("max_tokens", arguments.get("max_tokens"), notes)
+        options = {**self._arguments, **self._read_effort(arguments.get("effort"), notes)}
+        if (name := self._function.top_k_argument) is not None:
+            options[name] = top_k
+        limits = top_k, max_tokens, notes
+        try:
+            retrieval = (retrieve or self._function.aretrieve)(query, **options)
             if isawaitable(retrieval):
                 retrieval = await retrieval
             return build_search_result(retrieval, self._collection, self._fields, *limits)
+        # A function may call sys.exit(), which must not end the agent's session.
+        except (Exception, SystemExit) as error:
+            # The text of the error may hold a key, so the agent gets its type only.
+            kind = type(error).__name__
+            event: dict[str, Any] = {"event": "tool_failed", "error": kind}
+            logger.warning("the tool %s failed: %s", self.name, kind, **event)
+            logger.debug("the tool failed: %s", format_error(error), **event)
+            raise ToolFailure(f"The tool {self.name} failed: {kind}.") from None
 
     def _make_callables(self) -> tuple[Callable[..., str], Callable[..., Awaitable[str]]]:
         """Return two functions that run the tool: a blocking one and an asynchronous one."""
         from pydantic import WithJsonSchema
 
-        async def run_with(retrieve: Callable[..., Any], *values: Any) -> str:
-            try:
-                return await self.call(dict(zip(ARGUMENTS, values, strict=True)), retrieve)
-            except ToolFailure as failure:
-                return format_json({"error": str(failure)})
-
         async def arun(
-            query: Any,
-            top_k: Any = _TOP_K,
-            effort: Any = None,
-            max_tokens: Any = _TOKENS,
+            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
         ) -> str:
-            return await run_with(self._function.aretrieve, query, top_k, effort, max_tokens)
+            arguments = query, top_k, effort, max_tokens
+            return await self._answer(self._function.aretrieve, arguments)
 
         def run(
-            query: Any,
-            top_k: Any = _TOP_K,
-            effort: Any = None,
-            max_tokens: Any = _TOKENS,
+            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
         ) -> str:
+            arguments = query, top_k, effort, max_tokens
             # The calling thread may have no event loop.
             if self._function.is_async:
-                return run_in_background_loop(arun(query, top_k, effort, max_tokens))
-            return drive(run_with(self._function.retrieve, query, top_k, effort, max_tokens))
+                return run_in_background_loop(arun(*arguments))
+            return drive(self._answer(self._function.retrieve, arguments))
 
         annotations = {
             name: Annotated[Any, WithJsonSchema(schema)]
@@ -132,61 +136,36 @@ class SearchTool:
             function.__annotations__ = {**annotations, "return": str}
         return run, arun
 
-    def _read_arguments(
-        self, arguments: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], tuple[int, int, list[str]]]:
-        """Return the options of the search, the two limits, and what could not be read."""
-        query = arguments.get("query")
-        if not isinstance(query, str) or not query.strip():
-            raise ToolFailure("query must be a text that is not blank.")
-        notes: list[str] = []
-        top_k = read_number("top_k", arguments.get("top_k"), notes)
-        max_tokens = read_number("max_tokens", arguments.get("max_tokens"), notes)
-        options = dict(self._arguments)
-        effort = str(arguments.get("effort") or "").strip(" \"'").lower()
+    async def _answer(self, retrieve: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+        try:
+            return await self.call(dict(zip(ARGUMENTS, arguments, strict=True)), retrieve)
+        except ToolFailure as failure:
+            return format_json({"error": str(failure)})
+
+    def _read_effort(self, value: Any, notes: list[str]) -> dict[str, Any]:
+        """Return the options for an effort; *notes* gets a sentence about an unknown one."""
+        effort = str(value or "").strip(" \"'").lower()
         if effort in self.efforts:
             # The agent has decided to call the model, so no gate decides for each question.
             _, settings = read_preset(EFFORTS[effort])
-            options["qtm_config"] = {**settings, "escalation": {"mode": "always"}}
-        elif effort:
+            return {"qtm_config": {**settings, "escalation": {"mode": "always"}}}
+        if effort:
             notes.append(f"effort must be one of {', '.join(self.efforts)}; the default was used.")
-        if (name := self._function.top_k_argument) is not None:
-            options[name] = top_k
-        return options, (top_k, max_tokens, notes)
+        return {}
 
 
 class ToolFailure(Exception):
     """A tool call failed. The message is a sentence for the agent, without secrets."""
 
 
-@contextmanager
-def hide_failures(tool_name: str) -> Iterator[None]:
-    """Raise `ToolFailure` in place of other exceptions, and log them.
-
-    Their text may hold a key, so the agent gets their type only.
-    """
-    try:
-        yield
-    except ToolFailure:
-        raise
-    # A function may call sys.exit(), which must not end the agent's session.
-    except (Exception, SystemExit) as error:
-        kind = type(error).__name__
-        event: dict[str, Any] = {"event": "tool_failed", "error": kind}
-        logger.warning("the tool %s failed: %s", tool_name, kind, **event)
-        logger.debug("the tool failed: %s", format_error(error), **event)
-        raise ToolFailure(f"The tool {tool_name} failed: {kind}.") from None
-
-
-def read_number(name: str, value: Any, notes: list[str], default: int | None = None) -> int:
+def _read_number(name: str, value: Any, notes: list[str]) -> int:
     """Return *value* as a whole number within the limits of the argument *name*.
 
     A text such as ``"5"`` or ``"5.0"`` counts as its number. ``None`` becomes the default, and so
     does a value that is no number; *notes* then gets a sentence about it.
     """
     schema = ARGUMENTS[name]
-    least, most = schema["minimum"], schema["maximum"]
-    number = schema["default"] if default is None else default
+    least, most, number = schema["minimum"], schema["maximum"], schema["default"]
     try:
         if value not in (None, ""):
             # As a text, because the boolean would be a number, and "True" is none.
