@@ -135,11 +135,8 @@ class QueryTransformRetriever:
 
         Exceptions of the retriever pass through unchanged.
         """
-        # A function that takes no filters gets none.
-        more = {} if filters is None else {"filters": filters}
-        return _build_outputs(
-            self.retrieve(query, top_k=top_k, history=history, qtm_config=qtm_config, **more),
-        )
+        arguments = {"filters": filters, "history": history, "qtm_config": qtm_config}
+        return _build_outputs(self.retrieve(query, top_k=top_k, **arguments))
 
     @_outputs
     async def run_async(
@@ -154,12 +151,8 @@ class QueryTransformRetriever:
 
         A component without ``run_async`` runs in a thread, so the event loop is not blocked.
         """
-        more = {} if filters is None else {"filters": filters}
-        return _build_outputs(
-            await self.aretrieve(
-                query, top_k=top_k, history=history, qtm_config=qtm_config, **more
-            ),
-        )
+        arguments = {"filters": filters, "history": history, "qtm_config": qtm_config}
+        return _build_outputs(await self.aretrieve(query, top_k=top_k, **arguments))
 
     def retrieve(self, query: str, *, top_k: int | None = None, **arguments: Any) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
@@ -168,14 +161,14 @@ class QueryTransformRetriever:
         The field ``raw`` of a match is the document that the retriever returned.
         """
         counts = top_k, self.top_k, self._default_top_k
-        return self._adapter.retrieve(query, arguments, *counts)
+        return self._adapter.retrieve(query, _drop_missing(arguments), *counts)
 
     async def aretrieve(
         self, query: str, *, top_k: int | None = None, **arguments: Any
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
         counts = top_k, self.top_k, self._default_top_k
-        return await self._adapter.aretrieve(query, arguments, *counts)
+        return await self._adapter.aretrieve(query, _drop_missing(arguments), *counts)
 
     @property
     def search(self) -> Any:
@@ -202,23 +195,18 @@ class QueryTransformRetriever:
 
         Raises Haystack's `SerializationError` if one of them is neither a component nor a setting.
         """
-        arguments = {
-            "retriever": self.retriever,
-            "top_k": self.top_k,
-            "config": self.config,
-            **self.options,
-        }
+        arguments = {"retriever": self.retriever, "top_k": self.top_k, "config": self.config}
         saved: dict[str, Any] = {}
-        for name, value in arguments.items():
+        for name, value in _drop_missing({**arguments, **self.options}).items():
             if _is_component(value):
                 saved[name] = component_to_dict(value, name)
             elif isinstance(value, str | int | dict | Config):
                 saved[name] = value
-            elif value is not None:
+            else:
+                kind = type(value).__name__
                 raise SerializationError(
-                    f"{name}={type(value).__name__} cannot be saved: a file can hold components and"
-                    " settings, but no other objects, which may hold a key. Name a model in config"
-                    " and set its key in the environment."
+                    f"{name}={kind} cannot be saved: a file can hold components and settings. Name"
+                    " a model in config and set its key in the environment."
                 )
         return default_to_dict(self, **saved)
 
@@ -237,10 +225,9 @@ class _ChatModel:
 
     async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         """Return the reply to *messages*. This is the async version of `invoke`."""
-        inputs = {"messages": _build_messages(messages)}
-        if hasattr(self._generator, "run_async"):
-            return _read_reply(await self._generator.run_async(**inputs))
-        return _read_reply(await run_in_thread(partial(self._generator.run, **inputs)))
+        if not hasattr(self._generator, "run_async"):
+            return await run_in_thread(partial(self.invoke, messages))
+        return _read_reply(await self._generator.run_async(messages=_build_messages(messages)))
 
 
 def _build_messages(messages: list[dict[str, str]]) -> list[ChatMessage]:
@@ -253,6 +240,11 @@ def _read_reply(outputs: dict[str, Any]) -> dict[str, Any]:
     return {"content": ""}
 
 
+def _drop_missing(arguments: dict[str, Any]) -> dict[str, Any]:
+    # A function that takes no filters gets none.
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
 def _make_functions(retriever: Any) -> tuple[Any, ...]:
     """Return *retriever* as a function and, if it has an async method, an async function.
 
@@ -262,10 +254,9 @@ def _make_functions(retriever: Any) -> tuple[Any, ...]:
         return (retriever,)
     inputs, outputs = _get_sockets(retriever, "input"), _get_sockets(retriever, "output")
     if "query" not in inputs or "documents" not in outputs:
-        kind, takes, returns = type(retriever).__name__, ", ".join(inputs), ", ".join(outputs)
         raise ConfigError(
-            f"retriever must be {_ACCEPTED}; {kind} takes {takes} and returns {returns}. For"
-            " vectors, pass TextEmbeddingRetriever(retriever=..., text_embedder=...).",
+            f"retriever must be {_ACCEPTED}, not {type(retriever).__name__}. For vectors, pass"
+            " TextEmbeddingRetriever(retriever=..., text_embedder=...).",
             path="retriever",
             allowed=_ACCEPTED,
         )

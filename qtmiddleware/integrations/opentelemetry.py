@@ -304,12 +304,10 @@ def _list_attributes(operation: Operation) -> dict[str, Any]:
         attributes["gen_ai.prompt.name"] = operation.name
     if operation.kind in ("embedding", "rerank"):
         attributes["qtmiddleware.texts"] = len(operation.content)
-    if operation.kind in ("model", "embedding"):
-        # A list of vectors carries its tokens if the embedding service counts them.
-        for name in ("input_tokens", "output_tokens"):
-            attributes[f"gen_ai.usage.{name}"] = getattr(result, name, 0) or None
     if isinstance(result, Reply):
         attributes |= {
+            "gen_ai.usage.input_tokens": result.input_tokens or None,
+            "gen_ai.usage.output_tokens": result.output_tokens or None,
             "gen_ai.response.model": result.model,
             "gen_ai.response.id": result.id,
             "gen_ai.response.finish_reasons": ("length" if result.truncated else "stop",),

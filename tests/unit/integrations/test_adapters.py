@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -235,16 +234,6 @@ def test_messages_of_the_framework_are_the_conversation(framework: Framework) ->
     assert said == [("user", "Who is Jaco?"), ("assistant", "A dog of nine years.")]
 
 
-def test_a_conversation_that_cannot_be_read_is_told_and_costs_nothing(
-    framework: Framework,
-) -> None:
-    documents = framework.documents
-    retriever = framework.make(lambda query: documents)
-    account = framework.account(retriever, QUESTION, history=[object()])
-    assert [(it.stage, it.reason) for it in account.degradations] == [("history", "unreadable")]
-    assert len(account.matches) == len(TEXTS)
-
-
 # --- odd things -----------------------------------------------------------------------------------
 
 
@@ -298,41 +287,6 @@ async def test_an_asynchronous_function_is_awaited_and_refused_where_it_cannot_b
     assert framework.ids(await framework.aask(retriever, QUESTION))[0] == "health"
     with pytest.raises(qtm.WrapError, match=r"asynchronous: use .*aretrieve"):
         framework.ask(retriever, QUESTION)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("theirs"), KeyboardInterrupt()],
-    ids=name_type,
-)
-def test_what_the_inner_retriever_raises_passes_through(
-    framework: Framework, error: BaseException
-) -> None:
-    def search(query: str) -> list[Any]:
-        raise error
-
-    with pytest.raises(type(error)) as caught:
-        framework.ask(framework.make(search), QUESTION)
-    assert caught.value is error
-
-
-async def test_cancelling_a_call_cancels_its_search(framework: Framework) -> None:
-    began, ended = asyncio.Event(), asyncio.Event()
-
-    async def search(query: str) -> list[Any]:
-        began.set()
-        try:
-            await asyncio.sleep(50)
-        finally:
-            ended.set()
-        return []
-
-    call = asyncio.ensure_future(framework.aask(framework.make(search), QUESTION))
-    await began.wait()
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert ended.is_set()
 
 
 @pytest.mark.parametrize("number", [0, "many"], ids=repr)

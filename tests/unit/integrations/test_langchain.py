@@ -95,12 +95,6 @@ def test_the_inner_one_is_asked_for_more_unless_it_looks_for_variety(
     assert (store.asked, len(found)) == ([(QUESTION, asked)], 3)
 
 
-def test_further_arguments_go_to_the_inner_retriever() -> None:
-    retriever = QueryTransformRetriever(retriever=retriever_of())
-    only_cats = retriever.invoke(QUESTION, filter=lambda document: document.id == "cats")
-    assert ids(only_cats) == ["cats"]
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_every_search_and_the_models_call_are_runs_within_ours(is_async: bool) -> None:
     listener = Listener()

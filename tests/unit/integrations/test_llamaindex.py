@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, QueryBundle, TextNode
-from pydantic import ValidationError
+from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, QueryBundle
 
-import qtmiddleware as qtm
 from qtmiddleware.integrations.llamaindex import (
     KeywordEvidencePostprocessor,
     QueryTransformRetriever,
@@ -84,21 +79,6 @@ async def found_by(retriever: BaseRetriever, query: Any, is_async: bool) -> list
 
 
 # --- what is found --------------------------------------------------------------------------------
-
-
-@both_ways
-async def test_an_index_and_a_bundle_are_taken_as_well(is_async: bool) -> None:
-    retriever = QueryTransformRetriever(INDEX, similarity_top_k=4)
-    assert (
-        ids(
-            await found_by(
-                retriever,
-                QueryBundle(QUESTION),
-                is_async,
-            )
-        )[0]
-        == "health"
-    )
 
 
 @pytest.mark.parametrize("mode", ["scored", "node", "pair", "row"])
@@ -277,36 +257,9 @@ async def test_nodes_that_hold_the_keywords_come_first_as_the_rules_tier_has_the
     assert ids((await engine.aquery(QUESTION)).source_nodes) == ours
 
 
-text_nodes = st.builds(
-    TextNode,
-    text=st.text(max_size=40) | st.sampled_from(list(TEXTS.values())),
-)
-any_nodes = st.builds(
-    NodeWithScore,
-    node=text_nodes,
-    score=st.none() | st.floats(-2, 2),
-)
-
-
-@pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
-@given(nodes=st.lists(any_nodes, max_size=70), query=st.text() | st.just(QUESTION))
-def test_whatever_the_nodes_none_is_lost(nodes: list[NodeWithScore], query: str) -> None:
-    nodes += nodes[:2]
-    found = KeywordEvidencePostprocessor().postprocess_nodes(nodes, query_str=query)
-    assert Counter(map(id, found)) == Counter(map(id, nodes))
-
-
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
 def test_without_a_question_or_a_text_nodes_stay_as_they_are() -> None:
     processor = KeywordEvidencePostprocessor()
     assert processor.postprocess_nodes(NODES) == NODES
     for nodes, query in ((NODES, " "), ([], QUESTION), (PICTURES, QUESTION)):
         assert processor.postprocess_nodes(nodes, query_str=query) == nodes
-
-
-def test_fields_of_it_that_are_unknown_or_impossible_are_refused() -> None:
-    for fields in ({"top_n": 0}, {"top_k": 3}):
-        with pytest.raises(ValidationError, match=next(iter(fields))):
-            KeywordEvidencePostprocessor(**fields)
-    with pytest.raises(qtm.ConfigError, match="nonsense is not a setting"):
-        KeywordEvidencePostprocessor(config={"nonsense": 1})
