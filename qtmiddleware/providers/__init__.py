@@ -5,9 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.runtime.spending import MOST_TOKENS
-
 
 def replace_surrogates(text: str) -> str:
     """Return *text* with lone surrogates replaced by U+FFFD, because UTF-8 encoders reject them."""
@@ -19,9 +16,3 @@ def find_function_name(fn: Any) -> str:
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__qualname__", "") or type(fn).__qualname__)
-
-
-def read_count(usage: Any, names: tuple[str, ...]) -> int:
-    """Return the first valid number of tokens under *names* in *usage*; 0 if there is none."""
-    counts = (read_field(usage, name) for name in names)
-    return next((count for count in counts if type(count) is int and 0 < count <= MOST_TOKENS), 0)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 from contextlib import suppress
-from json import JSONDecodeError
 from traceback import format_tb
 from typing import Any, Final
 
-from qtmiddleware.errors import ModelError, build_safe_error, limit_pause
+from qtmiddleware.errors import (
+    REASONS,
+    ModelError,
+    build_safe_error,
+    is_raised_by_package,
+    limit_pause,
+)
+from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Deadline
 
@@ -29,19 +34,17 @@ _CODE: Final = {
     "invalid_api_key": "unauthorized",
 }
 _ADVICE: Final = {
-    "timeout": "did not answer in time; raise {timeout}, or check {address}",
+    "timeout": "did not answer in time; raise limits.llmTimeoutMs or answer.timeoutMs",
     "unauthorized": "rejected the key; check OPENAI_API_KEY and its permissions",
     "rate_limited": "accepts no more requests for now",
     "refused": "withheld the answer by its content filter",
     "too_long": "says the request is too long for the model",
     "rejected": "rejected the request; check the model and the config",
-    "unavailable": "is not available; check {address} and the network",
-    "empty": "sent an empty response",
-    "unparsable": "sent no readable response; check that {address} is an API's address",
+    "unavailable": "is not available; check llm.baseUrl or OPENAI_BASE_URL and the network",
+    "unparsable": "sent no readable response; check that llm.baseUrl is an API's address",
 }
 # Any other text of a provider may quote a key or a query.
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
-_REDIRECTS: Final = "redirects to another address, which is not followed; check {address}"
 # Python's own errors that come from outside. All others are bugs.
 _FROM_OUTSIDE: Final = (OSError, UnicodeError, EOFError, MemoryError, ExceptionGroup)
 
@@ -59,94 +62,33 @@ def require_seconds_left(deadline: Deadline) -> float:
     return seconds
 
 
-def convert_client_error(
-    error: Exception,
-    service: str,
-    *,
-    address: str = "llm.baseUrl",
-    timeout: str = "limits.llmTimeoutMs (for answers, answer.timeoutMs)",
-) -> ModelError:
+def convert_client_error(error: Exception, service: str) -> ModelError:
     """Return the `ModelError` for an *error* of the ``openai`` client.
 
     The message never contains a key, a query or a reply, although providers often quote them.
-    *address* and *timeout* name the options to check.
     """
     if isinstance(error, ModelError):
         return error
+    reason = _choose_reason(error)
     status = read_status(error)
-    reason = _choose_reason(error, status)
-    is_redirect = status is not None and status < 400
-    advice = _REDIRECTS if is_redirect else _ADVICE[reason]
     failure = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
         for name in ("code", "param"):
             if _IDENTIFIER.fullmatch(value := read_body_field(error, name)):
                 failure += f", {name} {value}"
-    return ModelError(
-        reason,
-        f"{service} {advice.format(address=address, timeout=timeout)} ({failure})",
-        retry_after=read_retry_after(error),
-    )
-
-
-def _choose_reason(error: Exception, status: int | None) -> str:
-    import openai
-
-    body: Any = getattr(error, "body", None)
-    code = body.get("code") if isinstance(body, Mapping) else None
-    if status is None and isinstance(code, int):
-        # A gateway may send an error in the middle of a stream, with the status as the code.
-        status = code
-    if status is not None:
-        reason = find_reason_for_status(status)
-        if reason == "rejected":
-            reason = _CODE.get(str(code), reason)
-        return reason
-    if isinstance(error, openai.APITimeoutError | TimeoutError):
-        return "timeout"
-    if isinstance(error, JSONDecodeError) and not error.doc.strip():
-        return "empty"
-    unreadable = (ValueError, RecursionError, openai.APIResponseValidationError)
-    if isinstance(error, unreadable):
-        return "unparsable"
-    return "unavailable"
-
-
-def find_reason_for_status(status: int) -> str:
-    """Return the `ModelError` reason for the HTTP *status* of an error."""
-    return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
-
-
-def read_status(error: Exception) -> int | None:
-    """Return the HTTP status of *error*; ``None`` if *error* has no status."""
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else None
-
-
-def read_body_field(error: Exception, field_name: str) -> str:
-    """Return the string in the field *field_name* of the error's body; ``""`` if there is none."""
-    body: Any = getattr(error, "body", None)
-    value = body.get(field_name) if isinstance(body, Mapping) else None
-    return value if isinstance(value, str) else ""
-
-
-def read_retry_after(error: Exception) -> float | None:
-    """Return the pause in the header ``Retry-After`` in seconds, limited; ``None`` without one."""
-    headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        with suppress(TypeError, ValueError):
-            return limit_pause(float(headers.get(name)) * unit)
-    return None
+    pause = _read_retry_after(error)
+    return ModelError(reason, f"{service} {_ADVICE[reason]} ({failure})", retry_after=pause)
 
 
 def convert_function_error(error: Exception, fn_name: str) -> ModelError:
     """Return the `ModelError` for an *error* of a user's own model or function.
 
     Python's own errors, such as `TypeError` and `KeyError`, are bugs: the reason is ``failed``, and
-    the first one per function and error type is logged at ERROR with its traceback. For any other
-    error, the reason follows from its HTTP status; without a status, the reason is ``unavailable``.
-    An error's own message may quote the question, so it is logged only at DEBUG.
+    the first one per function and error type is logged at ERROR with its traceback. An error's own
+    message may quote the question, so it is logged only at DEBUG.
     """
+    if isinstance(error, ModelError) and error.reason in REASONS and is_raised_by_package(error):
+        return error
     kind = type(error).__name__
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s failed\n%s", fn_name, format_error(error), event="model_failed")
@@ -163,7 +105,48 @@ def convert_function_error(error: Exception, fn_name: str) -> ModelError:
             _log.error("%s raised %s (%s)\n%s", fn_name, kind, hint, stack, event="model_bug")
         return ModelError("failed", f"{fn_name} raised {kind}; the traceback is in the log")
     status = read_status(error)
-    if status is None:
-        return ModelError("unavailable", f"{fn_name} raised {kind}")
-    message = f"{fn_name} raised {kind} (HTTP {status})"
-    return ModelError(_choose_reason(error, status), message, retry_after=read_retry_after(error))
+    failure = kind if status is None else f"{kind} (HTTP {status})"
+    pause = _read_retry_after(error)
+    return ModelError(_choose_reason(error), f"{fn_name} raised {failure}", retry_after=pause)
+
+
+def _choose_reason(error: Exception) -> str:
+    code = read_field(getattr(error, "body", None), "code")
+    status = read_status(error)
+    if status is None and isinstance(code, int):
+        # A gateway may send an error in the middle of a stream, with the status as the code.
+        status = code
+    if status is not None:
+        reason = find_reason_for_status(status)
+        return _CODE.get(str(code), reason) if reason == "rejected" else reason
+    kind = type(error).__name__
+    if "Timeout" in kind:
+        return "timeout"
+    is_unreadable = isinstance(error, ValueError | RecursionError)
+    return "unparsable" if is_unreadable or "Validation" in kind else "unavailable"
+
+
+def find_reason_for_status(status: int) -> str:
+    """Return the `ModelError` reason for the HTTP *status* of an error."""
+    return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
+
+
+def read_status(error: Exception) -> int | None:
+    """Return the HTTP status of *error*; ``None`` if *error* has no status."""
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def read_body_field(error: Exception, field_name: str) -> str:
+    """Return the string in the field *field_name* of the error's body; ``""`` if there is none."""
+    value = read_field(getattr(error, "body", None), field_name)
+    return value if isinstance(value, str) else ""
+
+
+def _read_retry_after(error: Exception) -> float | None:
+    """Return the pause in the header ``Retry-After`` in seconds, limited; ``None`` without one."""
+    headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(TypeError, ValueError):
+            return limit_pause(float(headers.get(name)) * unit)
+    return None

@@ -25,7 +25,11 @@ from qtmiddleware.protocols import (
     RetrievalHook,
     Store,
 )
-from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
+from qtmiddleware.providers.llms import (
+    has_language_model,
+    hash_address_and_key,
+    make_language_model,
+)
 from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
@@ -229,15 +233,10 @@ class Engine:
         # A number that identifies the service's address and the key, which a reload reads again.
         account = None
         if self._client is None:
-            from qtmiddleware.providers.openai_client import hash_address_and_key
-
             account = hash_address_and_key(settings.llm.base_url)
-        clients = self._share(
-            ("clients", account), lambda: make_shared_clients(self._client, settings)
-        )
         inner = self._share(
             ("model", read_marked_values(settings, Mark.MODEL), account),
-            lambda: make_language_model(clients or self._client, settings),
+            lambda: make_language_model(self._client, settings),
         )
         limits = settings.breaker.failures, settings.breaker.seconds
         # One circuit breaker per service, key and model, and one memory of its replies.

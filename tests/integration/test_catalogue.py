@@ -22,7 +22,7 @@ from qtmiddleware.config.introspection import (
     unwrap,
 )
 from qtmiddleware.config.settings import OwnTransform, Range, Settings
-from qtmiddleware.providers.llms.openai_requests import build_request
+from qtmiddleware.providers.llms.openai import build_request
 from qtmiddleware.retrieval.transform_stage import ModelRequest
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message

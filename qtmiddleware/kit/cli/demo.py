@@ -50,7 +50,7 @@ from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.protocols import Embedder, LanguageModel
 from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.providers.llms import has_language_model, make_language_model
-from qtmiddleware.providers.llms.prices import Prices
+from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _EXAMPLE: Final = "balanced"

@@ -11,17 +11,16 @@ from qtmiddleware.errors import ConfigError, EmbeddingError, explain_client_erro
 from qtmiddleware.kit.embedding.minilm import MODEL_NAME, MiniLMEmbedder
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.embedding import Vectors, read_vectors
+from qtmiddleware.providers.embedding import read_vectors
 from qtmiddleware.providers.errors import convert_client_error
-from qtmiddleware.providers.loading import cut_text, load_model
-from qtmiddleware.providers.openai_client import (
+from qtmiddleware.providers.llms import (
     DEFAULT_ADDRESS,
     KEY_VARIABLE,
     SDK_ADDRESS_VARIABLE,
-    make_client,
     read_api_key,
-    read_host,
 )
+from qtmiddleware.providers.llms.openai import make_client, read_host
+from qtmiddleware.providers.rerankers import cut_text, load_model
 from qtmiddleware.runtime.forking import MadeOnce, make_lock
 
 _DIMENSIONS: Final = {
@@ -77,6 +76,8 @@ class OpenAIEmbedder:
         EmbeddingError: A call failed.
     """
 
+    provider = "openai"
+
     def __init__(self, model: str, *, dimensions: int | None = None) -> None:
         self.name = model
         """The model's name. It does not include the length of the vectors."""
@@ -98,20 +99,18 @@ class OpenAIEmbedder:
 
         Raises `EmbeddingError` on failure.
         """
-        vectors = Vectors()
+        vectors: list[list[float]] = []
         for start in range(0, len(texts), _BATCH):
             # The service rejects an empty text.
             batch = [replace_surrogates(text) or " " for text in texts[start : start + _BATCH]]
-            found = self._embed_batch(batch)
-            vectors.extend(found)
-            vectors.input_tokens += found.input_tokens
+            vectors += self._embed_batch(batch)
         return vectors
 
     def close(self) -> None:
         """Close the client. The next use makes a new one."""
         self._client.close()
 
-    def _embed_batch(self, batch: list[str]) -> Vectors:
+    def _embed_batch(self, batch: list[str]) -> list[list[float]]:
         client = self._client.get(self._make_client)
         try:
             answer = client.embeddings.create(
@@ -119,10 +118,7 @@ class OpenAIEmbedder:
             )
         except Exception as error:
             service = f"{self.name} at {read_host(self._address)}"
-            known = convert_client_error(
-                error, service, address="the base URL", timeout="the embedder's timeout"
-            )
-            raise EmbeddingError(str(known)) from None
+            raise EmbeddingError(str(convert_client_error(error, service))) from None
         found = read_vectors(answer, len(batch), self.name, self._dimension)
         self._dimension = len(found[0])
         return found

@@ -14,7 +14,6 @@ from qtmiddleware.errors import (
     convert_to_model_error,
 )
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.governed import is_builtin_model
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.services import ModelOnly, Services, run
 from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
@@ -106,7 +105,8 @@ class PromptRunner:
             raise outcome.error
         error = convert_to_model_error(outcome.error)
         # The message of another model's error may quote the prompt.
-        return error if is_builtin_model(self._model) else build_safe_error(error, self._model.name)
+        is_builtin = type(self._model).__module__.startswith("qtmiddleware.")
+        return error if is_builtin else build_safe_error(error, self._model.name)
 
 
 def parse_reply(

@@ -40,7 +40,7 @@ from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.prices import Prices
+from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped

@@ -34,7 +34,7 @@ from qtmiddleware.kit.evaluation.dataset import (
 )
 from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.prices import Prices
+from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.runtime.files import append_line, open_for_writing
 from qtmiddleware.runtime.logs import get_logger

@@ -7,16 +7,20 @@ the async method ``acomplete`` also works.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.providers.openai_client import Clients, find_address, is_client, read_api_key
 
-__all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
-
-_ALLOWED = (
+ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
+"""The environment variable that the SDK reads if no other address is set."""
+DEFAULT_ADDRESS: Final = "https://api.openai.com/v1"
+"""The SDK's default address."""
+_ALLOWED: Final = (
     "an openai.OpenAI or openai.AsyncOpenAI client, a chat model of LangChain or LlamaIndex, a"
     " function from messages to text, or an object with name, complete and acomplete"
 )
@@ -34,14 +38,10 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
 
     if isinstance(client_or_model, LanguageModel) and not isinstance(client_or_model, type):
         return client_or_model
-    if (
-        client_or_model is None
-        or isinstance(client_or_model, Clients)
-        or is_client(client_or_model)
-    ):
+    if client_or_model is None or is_client(client_or_model):
         return OpenAIModel(settings.transformation_model, settings.llm, client=client_or_model)
     if callables.accepts(client_or_model):
-        return callables.CallableModel(client_or_model, settings.transformation_model, settings.llm)
+        return callables.CallableModel(client_or_model, settings.llm)
     raise ConfigError(
         f"client must be {_ALLOWED}, not {type(client_or_model).__name__}",
         path="client",
@@ -49,13 +49,29 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
     )
 
 
-def make_shared_clients(client_or_model: Any, settings: Settings) -> Clients | None:
-    """Return `Clients` that several models can share; ``None`` for other objects than clients."""
-    if client_or_model is None or is_client(client_or_model):
-        return Clients(client_or_model, settings.llm.base_url)
-    return None
-
-
 def has_language_model(settings: Settings) -> bool:
     """Return whether there is an API key or a service's address, which may need no key."""
     return bool(find_address(settings.llm.base_url) or read_api_key())
+
+
+def read_api_key() -> str:
+    """Return the OpenAI key from the environment; ``""`` if there is none."""
+    return os.environ.get(KEY_VARIABLE, "").strip()
+
+
+def find_address(base_url: str | None) -> str | None:
+    """Return the address: *base_url* or a variable's; ``None`` for the SDK's default."""
+    values = (os.environ.get(name, "").strip() for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE))
+    return base_url or next(filter(None, values), None)
+
+
+def hash_address_and_key(base_url: str | None) -> int:
+    """Return a hash of the address and the key that new clients use."""
+    # A hash, so that the key itself is stored nowhere else.
+    return hash((find_address(base_url), read_api_key()))
+
+
+def is_client(candidate: Any) -> bool:
+    """Return whether *candidate* is an ``openai`` client."""
+    completions = getattr(getattr(candidate, "chat", None), "completions", None)
+    return hasattr(completions, "create") and not isinstance(candidate, type)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from qtmiddleware.config.settings import LlmSettings
-from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import find_function_name
-from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
-from qtmiddleware.providers.llms.prices import Prices
-from qtmiddleware.providers.llms.replies import read_answer
+from qtmiddleware.providers.errors import require_seconds_left
+from qtmiddleware.providers.llms.replies import Prices, add_cost, read_answer
 from qtmiddleware.runtime.fields import read_parameters
-from qtmiddleware.runtime.io import Overloaded, is_async, run_in_background_loop, run_in_thread
-from qtmiddleware.types import NEVER, Deadline
+from qtmiddleware.runtime.io import is_async, run_in_background_loop, run_in_thread
+from qtmiddleware.types import Deadline
 
 Call = Callable[[Prompt], Any]
 
@@ -29,7 +25,8 @@ class CallableModel:
 
     A function gets the messages ``[{"role", "content"}, ...]`` in its parameter ``messages``, or in
     its first parameter. If the parameter is called ``prompt`` or is annotated ``str``, the function
-    gets one text. A required parameter ``model`` gets *model*. `read_answer` reads the result.
+    gets one text. `read_answer` reads the result. Exceptions pass through unchanged;
+    `GovernedModel` converts them.
 
     An async function is awaited in the caller's event loop, or in the background loop. A
     synchronous function runs in the caller's thread, or in a daemon thread for an async caller.
@@ -37,8 +34,7 @@ class CallableModel:
 
     can_async = True
 
-    def __init__(self, fn: Any, model: str = "", options: LlmSettings | None = None) -> None:
-        self._fn = fn
+    def __init__(self, fn: Any, options: LlmSettings | None = None) -> None:
         self._label = find_function_name(fn)
         self._options = options or LlmSettings()
         # The model's name is part of every cache key.
@@ -47,8 +43,8 @@ class CallableModel:
         if (methods := _find_chat_methods(fn)) is not None:
             self._call, self._acall = methods
         else:
-            self._call, takes_model = _bind_prompt(fn, model)
-            name = model if takes_model else getattr(fn, "keywords", {}).get("model")
+            self._call = _bind_prompt(fn)
+            name = getattr(fn, "keywords", {}).get("model")
             self._acall = self._call
             if not is_async(fn):
                 # It may return an awaitable, which must be awaited in the caller's loop.
@@ -56,45 +52,26 @@ class CallableModel:
         self.name: str = name if isinstance(name, str) and name else self._label
         """The name of the called model; the function's name if the model's name is unknown."""
 
-    def __repr__(self) -> str:
-        return f"CallableModel({self.name!r})"
-
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raise `ModelError` on failure."""
-        require_seconds_left(deadline)
-        try:
-            answer = self._call(prompt)
-        except Exception as error:
-            raise convert_function_error(error, self._label) from error
+        """Return the reply to *prompt*; raise `ModelError` if it cannot be read."""
+        seconds = require_seconds_left(deadline)
+        answer = self._call(prompt)
         if inspect.isawaitable(answer):
-            return run_in_background_loop(self._await(lambda _: answer, prompt, deadline))
-        return self._read_answer(answer, prompt)
+            answer = run_in_background_loop(answer, seconds)
+        return self._read_answer(answer)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
-        return await self._await(self._acall, prompt, deadline)
+        require_seconds_left(deadline)
+        answer = self._acall(prompt)
+        while inspect.isawaitable(answer):
+            answer = await answer
+        return self._read_answer(answer)
 
-    async def _await(self, call: Call, prompt: Prompt, deadline: Deadline) -> Reply:
-        seconds = require_seconds_left(deadline)
-        try:
-            async with asyncio.timeout(None if seconds == NEVER else seconds) as scope:
-                answer = call(prompt)
-                while inspect.isawaitable(answer):
-                    answer = await answer
-        except Overloaded:
-            # No thread was free, which says nothing about the function.
-            raise
-        except Exception as error:
-            if scope.expired() and not isinstance(error, ModelError):
-                raise ModelError("timeout", f"{self._label} did not answer in time") from error
-            raise convert_function_error(error, self._label) from error
-        return self._read_answer(answer, prompt)
-
-    def _read_answer(self, answer: Any, prompt: Prompt) -> Reply:
-        reply = read_answer(answer, prompt, self._label)
-        prices = Prices(reply.model, self._options.input_price, self._options.output_price)
-        usd = prices.compute_cost(reply.input_tokens, reply.output_tokens)
-        return replace(reply, cost_usd=usd)
+    def _read_answer(self, answer: Any) -> Reply:
+        reply = read_answer(answer, self._label)
+        options = self._options
+        return add_cost(reply, Prices(reply.model, options.input_price, options.output_price))
 
 
 def accepts(candidate: Any) -> bool:
@@ -126,16 +103,12 @@ def _find_chat_methods(fn: Any) -> tuple[Call, Call] | None:
     return lambda prompt: call(make(prompt)), lambda prompt: acall(make(prompt))
 
 
-def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
-    """Return a function that calls *fn* with a prompt, and whether *fn* gets *model*."""
+def _bind_prompt(fn: Callable[..., Any]) -> Call:
+    """Return a function that calls *fn* with a prompt."""
     try:
-        parameters = dict(read_parameters(fn))
+        parameters = read_parameters(fn)
     except (ValueError, TypeError):  # Some builtins have no readable signature.
         parameters = {}
-    # A required parameter `model` gets the configured model. An optional one keeps its default.
-    needed = parameters.pop("model", None)
-    takes_model = bool(model) and needed is not None and needed.default is needed.empty
-    fixed = {"model": model} if takes_model else {}
     named = (parameters[name] for name in ("messages", "prompt", *parameters) if name in parameters)
     # Without a parameter, the call raises the error that says so.
     chosen = next(named, inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY))
@@ -147,7 +120,7 @@ def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
         if takes_text:
             content = f"{prompt.system}\n\n{prompt.user}"
         if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL):
-            return fn(content, **fixed)
-        return fn(**{keyword: content}, **fixed)
+            return fn(content)
+        return fn(**{keyword: content})
 
-    return call, takes_model
+    return call

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, contextmanager
 from math import ceil
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import (
-    REASONS,
-    ConfigError,
-    ModelError,
-    is_raised_by_package,
-    limit_pause,
-)
+from qtmiddleware.errors import ConfigError, ModelError, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
-from qtmiddleware.providers.llms.prices import Prices
+from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.io import on_abandon
 from qtmiddleware.runtime.spending import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.types import Deadline
 
-T = TypeVar("T")
-
 # Errors that prove that the service works, although this question got no answer.
 _REASONS_OF_ANSWERS: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
 # Errors that say nothing about the service.
 _REASONS_OF_CALLERS: Final = frozenset({"cancelled", "failed", "overloaded", "over_budget"})
-
-
-def is_builtin_model(model: object) -> bool:
-    """Return whether the class of *model* belongs to this package.
-
-    Only the error messages of such models are safe to log. Other models may quote the prompt.
-    """
-    return type(model).__module__.startswith("qtmiddleware.")
-
-
-def _has_failed(reason: str) -> bool | None:
-    return None if reason in _REASONS_OF_CALLERS else reason not in _REASONS_OF_ANSWERS
 
 
 class GovernedModel:
@@ -69,8 +49,6 @@ class GovernedModel:
         """The model's name."""
         self.provider: str = getattr(inner, "provider", "")
         """The model's provider; ``""`` if it is unknown."""
-        self.server: tuple[str, int] | None = getattr(inner, "server", None)
-        """The server's host and port; ``None`` if they are unknown."""
         self.can_async: bool = getattr(inner, "can_async", True)
         self._budget = settings.budget
         self.breaker = breaker
@@ -81,8 +59,8 @@ class GovernedModel:
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.
         self._min_seconds = settings.limits.model_seconds / 2
-        prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
-        self.prices: Prices = getattr(inner, "prices", None) or prices
+        llm = settings.llm
+        self.prices = Prices(inner.name, llm.input_price, llm.output_price)
         if self._budget.max_usd is not None and self.prices.compute_cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}: set llm.inputPrice and"
@@ -90,9 +68,6 @@ class GovernedModel:
                 path="budget.maxUsd",
                 value=self._budget.max_usd,
             )
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
 
     def find_blocking_error(self) -> ModelError | None:
         """Return the error ``circuit_open`` or ``over_budget`` that a call would raise now."""
@@ -103,13 +78,15 @@ class GovernedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        with self._govern_call(prompt, deadline) as record:
-            return record(self._require_reply(self.inner.complete(prompt, deadline)))
+        with self._govern_call(prompt, deadline) as output:
+            output.append(reply := self.inner.complete(prompt, deadline))
+            return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
-        with self._govern_call(prompt, deadline) as record:
-            return record(self._require_reply(await self.inner.acomplete(prompt, deadline)))
+        with self._govern_call(prompt, deadline) as output:
+            output.append(reply := await self.inner.acomplete(prompt, deadline))
+            return reply
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
         """Yield the pieces of the reply to *prompt*, then the whole `Reply`.
@@ -120,15 +97,10 @@ class GovernedModel:
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
-        with self._govern_call(prompt, deadline) as record:
-            pieces = inner.stream(prompt, deadline)
-            try:
-                for piece in pieces:
-                    yield record(piece)
-            finally:
-                # If the caller stops early, this ends the connection at once.
-                if hasattr(pieces, "close"):
-                    pieces.close()
+        with self._govern_call(prompt, deadline) as output:
+            for piece in inner.stream(prompt, deadline):
+                output.append(piece)
+                yield piece
 
     async def astream(
         self, prompt: Prompt, deadline: Deadline
@@ -138,28 +110,17 @@ class GovernedModel:
         if not hasattr(inner, "astream"):
             yield await self.acomplete(prompt, deadline)
             return
-        with self._govern_call(prompt, deadline) as record:
-            pieces = inner.astream(prompt, deadline)
-            try:
+        with self._govern_call(prompt, deadline) as output:
+            async with aclosing(inner.astream(prompt, deadline)) as pieces:
                 async for piece in pieces:
-                    yield record(piece)
-            finally:
-                if hasattr(pieces, "aclose"):
-                    await pieces.aclose()
-
-    def _require_reply(self, reply: object) -> Reply:
-        if not isinstance(reply, Reply):
-            message = f"{self.name} must return a Reply, not {type(reply).__name__}"
-            raise ModelError("unparsable", message)
-        return reply
+                    output.append(piece)
+                    yield piece
 
     @contextmanager
-    def _govern_call(
-        self, prompt: Prompt, deadline: Deadline
-    ) -> Generator[Callable[[T], T], None, None]:
+    def _govern_call(self, prompt: Prompt, deadline: Deadline) -> Generator[list[Any], None, None]:
         """Report a call's result to the breaker, and its cost to the budget.
 
-        Yields a function that records a piece of the output and returns it.
+        Yields a list, to which the caller adds what the model returns. Its last item is the reply.
         """
         # A timeout is a failure only if the model had enough time. Otherwise it says nothing. A
         # caller without any time gets an error here.
@@ -172,47 +133,36 @@ class GovernedModel:
             )
         # A call that hangs in a thread reports nothing itself.
         on_abandon(
-            lambda ending: attempt.end(
-                has_failed=timeout_has_failed if ending == "late" else None,
-            )
+            lambda ending: attempt.end(has_failed=timeout_has_failed if ending == "late" else None)
         )
+        output: list[Any] = []
         reservation: Reservation | None = None
-        has_output = False
-
-        def record(piece: T) -> T:
-            nonlocal has_output, reservation
-            has_output = True
-            if isinstance(piece, Reply) and reservation is not None:
-                self._record_cost(reservation, piece)
-                reservation = None
-            return piece
-
+        has_failed: bool | None = None
+        pause = None
         try:
             reservation = self._reserve_cost(prompt)
-            yield record
+            yield output
+            if not output or not isinstance(output[-1], Reply):
+                kind = type(output[-1]).__name__ if output else "nothing"
+                raise ModelError("unparsable", f"{self.name} must return a Reply, not {kind}")
+            has_failed = False
         except Exception as error:
-            failure = self._convert_error(error)
+            failure = convert_function_error(error, self.name)
             # The request cost nothing, so the reserved amount is released.
-            if failure.is_free and not has_output and reservation is not None:
+            if failure.is_free and not output and reservation is not None:
                 reservation.record_actual_cost(0, 0.0)
-            has_failed = _has_failed(failure.reason)
+            pause = limit_pause(failure.retry_after)
             if failure.reason == "timeout":
                 has_failed = timeout_has_failed
-            attempt.end(has_failed=has_failed, pause_seconds=limit_pause(failure.retry_after))
+            elif failure.reason not in _REASONS_OF_CALLERS:
+                has_failed = failure.reason not in _REASONS_OF_ANSWERS
             if failure is error:
                 raise
             raise failure from error
-        except BaseException:
-            attempt.end(has_failed=None)
-            raise
-        attempt.end(has_failed=False)
-
-    def _convert_error(self, error: Exception) -> ModelError:
-        is_known = isinstance(error, ModelError) and error.reason in REASONS
-        if is_known and is_raised_by_package(error):
-            return error  # type: ignore[return-value]
-        # The message of a user's own model may quote the prompt, so it is replaced.
-        return convert_function_error(error, self.name)
+        finally:
+            attempt.end(has_failed=has_failed, pause_seconds=pause)
+            if reservation is not None and output and isinstance(output[-1], Reply):
+                self._record_cost(reservation, output[-1])
 
     def _reserve_cost(self, prompt: Prompt) -> Reservation:
         # A token is about four characters of English, or one of Chinese, which takes three bytes.

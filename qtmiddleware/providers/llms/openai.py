@@ -1,32 +1,68 @@
-"""Call the language models of OpenAI and of other services with the same chat completions API."""
+"""Call the language models of OpenAI and of other services with the same chat completions API.
+
+If a service rejects a response format, it gets a simpler one. The process remembers the format per
+address and model, so that each service rejects a format only once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+import re
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from qtmiddleware.config.settings import LlmSettings
-from qtmiddleware.errors import ModelError
-from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import openai_client, replace_surrogates
-from qtmiddleware.providers.errors import convert_client_error, require_seconds_left
-from qtmiddleware.providers.llms import replies
-from qtmiddleware.providers.llms.openai_requests import (
-    LEARNED,
-    LONGEST_WAIT,
-    build_request,
-    send_request,
+from qtmiddleware.errors import ModelError, explain_client_errors
+from qtmiddleware.protocols import Prompt, Reply, ReplyField
+from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.providers.errors import (
+    convert_client_error,
+    read_body_field,
+    read_status,
+    require_seconds_left,
 )
-from qtmiddleware.providers.llms.prices import Prices, find_prices
-from qtmiddleware.providers.openai_client import Clients, read_host
+from qtmiddleware.providers.llms import (
+    DEFAULT_ADDRESS,
+    KEY_VARIABLE,
+    find_address,
+    read_api_key,
+    replies,
+)
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.runtime.io import drive, run_in_background_loop
+from qtmiddleware.runtime.forking import MadeOnce
+from qtmiddleware.runtime.io import drive, run_in_background_loop, run_in_thread
+from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
+
+THINKING_TOKENS: Final = 10_000
+"""The number of tokens added to an answer's limit if the model reasons first.
+
+Providers count the reasoning as output tokens.
+"""
+LONGEST_WAIT: Final = 600.0
+"""The maximum number of seconds to wait for an answer, or for the next piece of a stream."""
+
+_FORMATS: Final = ("json_schema", "json_object", "text")
+_ABOUT_FORMAT: Final = re.compile(
+    r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_ ]?outputs?"
+    r"|schema|guided_|grammar|output[_ ](?:config(?!\.effort)|format)"
+)
+_ABOUT_OTHER: Final = re.compile(r"tokens|temperature|reasoning|thinking|stream")
+# OpenAI's reasoning models, and the least effort that each accepts; the first match counts.
+_LEAST_EFFORTS: Final = {
+    re.compile(r"gpt-\d[\d.]*-astra\b|o\d\b"): "low",
+    re.compile(r"gpt-5(?:-mini|-nano)?(?:-\d{4}-\d\d-\d\d)?$"): "minimal",
+    re.compile(r"gpt-(?:[5-9]|\d\d)\b"): "none",
+}
+
+_log = get_logger("qtmiddleware.llms")
+LEARNED: Final[dict[tuple[str, str], str]] = {}
+"""By address and model: the response format that the service accepts."""
 
 Piece = str | Reply
 
@@ -35,16 +71,18 @@ class OpenAIModel:
     """Calls a language model through the ``openai`` client.
 
     - With *structured_output* ``auto``, a rejected JSON schema becomes ``json_object``, and then
-      plain text. Other rejected options are lowered or omitted in the same way. The process
-      remembers per address and model what was rejected.
+      plain text.
     - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort they accept.
     - Every request times out at the deadline. A user's client retries as its ``max_retries`` says;
       clients made here do not retry.
     - If the user gave only an async client, blocking calls run in the background loop.
 
-    *client* is an ``openai`` client or `Clients`; by default, clients are made on first use with
-    the key from ``OPENAI_API_KEY``.
+    *client* is an ``openai`` client; by default, clients are made on first use with the key from
+    ``OPENAI_API_KEY``.
     """
+
+    provider = "openai"
+    """The provider's name in OpenTelemetry: that of the API."""
 
     def __init__(
         self, model: str, options: LlmSettings | None = None, *, client: Any = None
@@ -52,24 +90,13 @@ class OpenAIModel:
         self.name = model
         """The model's name."""
         self._options = options or LlmSettings()
-        is_shared = isinstance(client, Clients)
-        self._clients = client if is_shared else Clients(client, self._options.base_url)
+        self._clients = Clients(client, self._options.base_url)
         self.can_async = self._clients.has_async_client
         """Whether `acomplete` can be called. ``False`` if the user gave only a sync client."""
-        self.prices = Prices(model, self._options.input_price, self._options.output_price)
+        self.prices = replies.Prices(model, self._options.input_price, self._options.output_price)
 
     def __repr__(self) -> str:
         return f"OpenAIModel({self.name!r}, host={read_host(self._clients.address)!r})"
-
-    @property
-    def provider(self) -> str:
-        """The provider's name in OpenTelemetry; ``openai`` if the host is unknown."""
-        return openai_client.find_provider(read_host(self._clients.address))
-
-    @property
-    def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if they are unknown."""
-        return openai_client.read_host_and_port(self._clients.address)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
@@ -104,57 +131,9 @@ class OpenAIModel:
             async for piece in pieces:
                 yield piece
 
-    # Over a blocking client, nothing that the next methods await ever suspends.
-
-    async def _complete(self, client: Any, prompt: Prompt, deadline: Deadline) -> Reply:
-        answer, count = await self._send(client, prompt, deadline)
-        return self._count_cost(replies.read_completion(answer), count)
-
-    async def _stream(
-        self, client: Any, prompt: Prompt, deadline: Deadline
-    ) -> AsyncGenerator[Piece, None]:
-        reader = _StreamReader()
-        answer, count = await self._send(client, prompt, deadline, streams=True)
-        try:
-            async with aclosing(_read_chunks(answer, deadline)) as chunks:
-                async for chunk in chunks:
-                    if text := reader.read(chunk):
-                        yield text
-        except Exception as error:
-            # If the text had ended before the error, at most the cost is missing.
-            if not reader.end:
-                raise convert_client_error(error, self._service) from None
-        finally:
-            if hasattr(answer, "close") and inspect.isawaitable(closing := answer.close()):
-                await closing
-        yield self._count_cost(reader.make_reply(), count)
-
-    async def _send(
-        self, client: Any, prompt: Prompt, deadline: Deadline, *, streams: bool = False
-    ) -> tuple[Any, int]:
-        address = self._clients.address
-        build = partial(
-            build_request,
-            self.name,
-            self._options,
-            prompt,
-            host=read_host(address),
-            streams=streams,
-        )
-        known = LEARNED.setdefault((address, self.name), {})
-        return await send_request(client, build, known, self._service, deadline)
-
-    @property
-    def _service(self) -> str:
-        return f"{self.name} at {read_host(self._clients.address)}"
-
-    def _count_cost(self, reply: Reply, request_count: int) -> Reply:
-        usd = self.prices.compute_cost(reply.input_tokens, reply.output_tokens)
-        return replace(reply, calls=request_count, cost_usd=usd)
-
     def warm_up(self) -> None:
         """Load the modules, the prices and the client that the first request needs."""
-        find_prices(self.name)
+        replies.find_prices(self.name)
         if self._clients.has_sync_client:
             self._clients.get_sync_client()
 
@@ -166,20 +145,80 @@ class OpenAIModel:
         """Like `close`, but wait until the running event loop's client is closed."""
         await self._clients.aclose()
 
+    # Over a blocking client, nothing that the next methods await ever suspends.
 
-async def _read_chunks(answer: Any, deadline: Deadline) -> AsyncGenerator[Any, None]:
-    if not hasattr(answer, "__aiter__"):
+    async def _complete(self, client: Any, prompt: Prompt, deadline: Deadline) -> Reply:
+        answer, count = await self._send(client, prompt, deadline)
+        return replies.add_cost(replies.read_completion(answer), self.prices, count)
+
+    async def _stream(
+        self, client: Any, prompt: Prompt, deadline: Deadline
+    ) -> AsyncGenerator[Piece, None]:
+        reader = _StreamReader()
+        answer, count = await self._send(client, prompt, deadline, streams=True)
+        try:
+            async for chunk in _iterate(answer):
+                if text := reader.read(chunk):
+                    yield text
+                require_seconds_left(deadline)
+        except Exception as error:
+            # If the text had ended before the error, at most the cost is missing.
+            if not reader.end:
+                raise convert_client_error(error, self._service) from None
+        finally:
+            if hasattr(answer, "close") and inspect.isawaitable(closing := answer.close()):
+                await closing
+        yield replies.add_cost(reader.make_reply(), self.prices, count)
+
+    async def _send(
+        self, client: Any, prompt: Prompt, deadline: Deadline, *, streams: bool = False
+    ) -> tuple[Any, int]:
+        """Send the request, with a simpler response format if the service rejects it.
+
+        Returns the answer and the number of requests. Raises `ModelError`.
+        """
+        address = self._clients.address
+        shape: str = self._options.structured_output
+        is_auto = shape == "auto"
+        if is_auto:
+            shape = LEARNED.get((address, self.name), _FORMATS[0])
+        count = 0
+        while True:
+            request = build_request(
+                self.name, self._options, prompt, host=read_host(address), shape=shape
+            )
+            if streams:
+                request |= {"stream": True, "stream_options": {"include_usage": True}}
+            count += 1
+            seconds = min(require_seconds_left(deadline), LONGEST_WAIT)
+            try:
+                answer = client.chat.completions.create(**request, timeout=seconds)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            except Exception as error:
+                can_step_down = is_auto and "response_format" in request
+                if not can_step_down or not _is_format_rejected(error):
+                    raise convert_client_error(error, self._service) from None
+                model, rejected = self.name, shape
+                shape = _FORMATS[_FORMATS.index(shape) + 1]
+                _log.info("%s rejected %s", model, rejected, event="option_rejected", model=model)
+            else:
+                if is_auto and prompt.fields:
+                    LEARNED[address, self.name] = shape
+                return answer, count
+
+    @property
+    def _service(self) -> str:
+        return f"{self.name} at {read_host(self._clients.address)}"
+
+
+async def _iterate(answer: Any) -> AsyncGenerator[Any, None]:
+    if hasattr(answer, "__aiter__"):
+        async for chunk in answer:
+            yield chunk
+    else:
         for chunk in answer:
             yield chunk
-            require_seconds_left(deadline)
-        return
-    chunks: AsyncIterator[Any] = aiter(answer)
-    while True:
-        async with asyncio.timeout(min(require_seconds_left(deadline), LONGEST_WAIT)):
-            chunk = await anext(chunks, None)
-        if chunk is None:
-            return
-        yield chunk
 
 
 class _StreamReader:
@@ -202,8 +241,7 @@ class _StreamReader:
         # Only the first choice is the answer.
         if not choices or read_field(choices[0], "index"):
             return ""
-        end = read_field(choices[0], "finish_reason")
-        self.end = self.end or (end.lower() if isinstance(end, str) else "")
+        self.end = self.end or read_field(choices[0], "finish_reason") or ""
         delta = read_field(choices[0], "delta")
         replies.raise_if_refused(delta, self.end)
         text = replace_surrogates(replies.join_texts(read_field(delta, "content")) or "")
@@ -212,10 +250,234 @@ class _StreamReader:
 
     def make_reply(self) -> Reply:
         """Return the reply; raise `ModelError` if there is no text or the stream was cut off."""
-        if not self._has_begun:
-            raise ModelError(
-                "unparsable", f"the model's response is not a stream; {replies.CHECK_ADDRESS}"
-            )
-        if not self.end:
+        if self._has_begun and not self.end:
             raise ModelError("unavailable", "the model's answer was cut off")
-        return replies.make_reply(self._text, self._fields, finish_reason=self.end)
+        choice = {"message": {"content": self._text}, "finish_reason": self.end}
+        choices = [choice] if self._has_begun else []
+        return replies.read_completion({**self._fields, "choices": choices})
+
+
+def build_request(
+    model: str, options: LlmSettings, prompt: Prompt, *, host: str, shape: str = _FORMATS[0]
+) -> dict[str, Any]:
+    """Return the arguments for ``chat.completions.create`` with the response format *shape*."""
+    # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
+    name = model.lower().rpartition("/")[2]
+    efforts = (effort for pattern, effort in _LEAST_EFFORTS.items() if pattern.match(name))
+    least = next(efforts, None)
+    effort = least if options.reasoning_effort == "auto" else options.reasoning_effort
+    request: dict[str, Any] = {"model": model, "reasoning_effort": effort}
+    # OpenAI's reasoning models think unless told not to, and then accept no temperature.
+    thinks = least is not None and effort != "none"
+    if not thinks:
+        request["temperature"] = options.temperatures.get(prompt.mode, options.temperature)
+    if options.max_tokens:
+        # Other services often ignore OpenAI's new name for the limit.
+        is_openai = least is not None or f".{host}".endswith(".api.openai.com")
+        limit = "max_completion_tokens" if is_openai else "max_tokens"
+        room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
+        request[limit] = options.max_tokens + room
+    request |= _build_format(prompt, shape if prompt.fields else "text")
+    return {name: value for name, value in request.items() if value is not None}
+
+
+def _is_format_rejected(error: Exception) -> bool:
+    """Return whether *error* says that the service does not know the response format.
+
+    If an error with status 400 or 422 says nothing of the cause, the format is a guess, because
+    services reject it most often.
+    """
+    status = read_status(error)
+    # Some local servers report a rejected response format as a server error.
+    if status not in (400, 404, 415, 422, 500, 501):
+        return False
+    parameter = read_body_field(error, "param").lower()
+    words = parameter or str(getattr(error, "body", ""))[:2_000].lower()
+    if _ABOUT_FORMAT.search(words):
+        return True
+    says_cause = parameter or read_body_field(error, "code") or _ABOUT_OTHER.search(words)
+    return status in (400, 422) and not says_cause
+
+
+def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:
+    system = prompt.system
+    if prompt.fields and shape != "json_schema" and "json" not in system.lower():
+        # Services refuse JSON mode if no message contains the word "JSON", and without a schema
+        # nothing else names the keys.
+        keys = ", ".join(field.name for field in prompt.fields)
+        system += f"\n\nAnswer with one JSON object and nothing else. Its keys: {keys}."
+    messages = [
+        {"role": "system", "content": system.lstrip()},
+        {"role": "user", "content": prompt.user},
+    ]
+    if shape == "text":
+        return {"messages": messages}
+    response_format: dict[str, Any] = {"type": shape}
+    if shape == "json_schema":
+        schema = {
+            "type": "object",
+            "properties": {field.name: _build_schema(field) for field in prompt.fields},
+            "required": [field.name for field in prompt.fields],
+            "additionalProperties": False,
+        }
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", prompt.mode)[:64].strip("_") or "reply"
+        response_format["json_schema"] = {
+            "name": name,
+            "strict": True,
+            "schema": schema,
+        }
+    return {"messages": messages, "response_format": response_format}
+
+
+def _build_schema(field: ReplyField) -> dict[str, Any]:
+    if field.shape != "list":
+        return {"type": "string", "description": field.description}
+    description = field.description
+    if field.max_items:
+        # Some services reject ``maxItems``, so the description says how many.
+        least = "" if field.min_items == field.max_items else f"{field.min_items} to "
+        description += f" ({least}{field.max_items} items)"
+    return {"type": "array", "items": {"type": "string"}, "description": description}
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+def make_client(*, is_async: bool, address: str | None, **options: Any) -> Any:
+    """Return a new client that follows no redirects, which could send texts to another host."""
+    import openai
+
+    client: Any = openai.OpenAI
+    connections: Any = openai.DefaultHttpxClient
+    if is_async:
+        client = openai.AsyncOpenAI
+        connections = openai.DefaultAsyncHttpxClient
+    return client(
+        # A user's own server may need no key, but the SDK's client requires one.
+        api_key=read_api_key() or "none",
+        base_url=address,
+        http_client=connections(follow_redirects=False),
+        **options,
+    )
+
+
+def is_async_client(client: Any) -> bool:
+    """Return whether *client* is an instance of a class whose name begins with ``Async``."""
+    # A check by class would import the SDK, and would miss wrappers and test doubles.
+    return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
+
+
+def read_host(address: str) -> str:
+    """Return the host of *address*, without path, user or password."""
+    try:
+        host = urlsplit(address).hostname
+    except ValueError:
+        host = None
+    return host or "an unknown host"
+
+
+class Clients:
+    """The clients of one service: the user's own, or clients that are made on first use.
+
+    There is one async client per event loop, because a connection belongs to the loop that opened
+    it: the user's async client is copied. A client made here is closed when its loop shuts down.
+    The user's clients are never closed.
+    """
+
+    def __init__(self, client: Any, base_url: str | None) -> None:
+        self._user_client = client
+        self._base_url = base_url
+        is_async = is_async_client(client)
+        self.has_sync_client = client is None or not is_async
+        """Whether there is a client for synchronous calls."""
+        self.has_async_client = client is None or is_async
+        """Whether there is a client for asynchronous calls."""
+        self._made = MadeOnce[Any]()
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
+
+    @property
+    def address(self) -> str:
+        """The server's base URL; ``""`` if the user's client does not show it."""
+        address: Any = getattr(self._user_client, "base_url", "")
+        if self._user_client is None:
+            address = find_address(self._base_url) or DEFAULT_ADDRESS
+        return str(address).rstrip("/")
+
+    def get_sync_client(self) -> Any:
+        """Return the client for a synchronous call."""
+        return self._user_client or self._made.get(partial(self._make_client, is_async=False))
+
+    async def get_async_client(self) -> Any:
+        """Return the client for a call in the running event loop.
+
+        Raises `ModelError` if there is no API key.
+        """
+        if self._user_client is not None and not _can_copy(self._user_client):
+            return self._user_client
+        loop = asyncio.get_running_loop()
+        client, _ = self._by_loop.get(loop, (None, None))
+        if client is None:
+            # In a thread, because the SDK and the certificates take a second to load.
+            made = await run_in_thread(partial(self._make_client, is_async=True))
+            kept = {known: pair for known, pair in self._by_loop.items() if not known.is_closed()}
+            # Another task may have been faster.
+            client, lifetime = kept.setdefault(loop, (made, _close_at_shutdown(made)))
+            self._by_loop = kept
+            if client is made:
+                # Started here, so that this loop closes the generator, and with it the client.
+                await anext(lifetime)
+        return client
+
+    def close(self) -> None:
+        """Close the clients made here, each in its event loop. The next call makes new clients."""
+        # An event loop closes a generator that nobody refers to any more.
+        self._by_loop = {}
+        self._made.close()
+
+    async def aclose(self) -> None:
+        """Close as `close` does, but wait until the running event loop's client is closed."""
+        _, lifetime = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
+        if lifetime is not None:
+            await lifetime.aclose()
+        self.close()
+
+    def _make_client(self, *, is_async: bool) -> Any:
+        address = find_address(self._base_url)
+        if self._user_client is None and not (address or read_api_key()):
+            raise ModelError(
+                "unauthorized",
+                f"the key for the language model is missing: set {KEY_VARIABLE}, or llm.baseUrl for"
+                " a server without keys",
+            )
+        with explain_client_errors(partial(ModelError, "unavailable")):
+            if self._user_client is not None:
+                connections = sys.modules["openai"].DefaultAsyncHttpxClient()
+                return self._user_client.with_options(http_client=connections)
+            # A retry would hide what a busy service says, and the breaker waits for it anyway.
+            client = make_client(is_async=is_async, address=address, max_retries=0)
+        # The SDK loads these when they are first used.
+        _ = client.chat.completions, client.default_headers
+        return client
+
+
+def _can_copy(client: Any) -> bool:
+    """Return whether *client* is an SDK client with the SDK's own connections.
+
+    Only the user knows the proxies and certificates of an HTTP client that the user passed.
+    """
+    # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.
+    if type(client).__module__.partition(".")[0] != "openai":
+        return False
+    # Tracing libraries replace the method `create` of one client. A copy would not be traced.
+    is_replaced = "create" in vars(client.chat.completions)
+    # The SDK then uses a class of its own. Without this name, the client is used as it is.
+    http_class = type(getattr(client, "_client", None))
+    return not is_replaced and http_class.__name__.endswith("HttpxClientWrapper")
+
+
+async def _close_at_shutdown(client: Any) -> AsyncGenerator[None]:
+    """Close *client* when the running event loop shuts down, or when this generator is freed."""
+    try:
+        yield
+    finally:
+        await client.close()

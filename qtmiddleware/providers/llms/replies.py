@@ -1,24 +1,26 @@
-"""Read the text, the token counts and the end of a model's answer. Any field may be malformed."""
+"""Read a model's answer, any field of which may be malformed, and compute its cost."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import read_count, replace_surrogates
+from qtmiddleware.protocols import Reply
+from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.errors import find_reason_for_status
 from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.runtime.spending import MOST_TOKENS
 
 MOST_CHARS: Final = 1_000_000
 """The maximum length of a reply in characters. Real replies have a few thousand."""
 
 CHECK_ADDRESS: Final = "check that llm.baseUrl is the address of an API"
 
-ACCEPTED: Final = "text, a chat completion, an object or dict with content or text, or the fields"
+ACCEPTED: Final = "text, a chat completion, or an object or dict with content or text"
 
 # `output_text` is where OpenAI's Responses API has it.
 _TEXT_NAMES: Final = ("content", "text", "output_text")
@@ -29,6 +31,7 @@ _INPUT_NAMES: Final = ("prompt_tokens", "input_tokens")
 _OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens")
 # A model's name or a completion's id. A user's text does not match.
 _IDENTIFIER: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
+_MILLION: Final = 1_000_000
 
 
 def read_completion(completion: Any) -> Reply:
@@ -50,58 +53,42 @@ def read_completion(completion: Any) -> Reply:
     if message is None:
         raise ModelError("unparsable", f"the model's response is no completion; {CHECK_ADDRESS}")
     text = join_texts(read_field(message, "content"))
-    return make_reply(text, completion, message, read_field(choice, "finish_reason"))
+    return _make_reply(text, completion, message, read_field(choice, "finish_reason"))
 
 
-def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
-    """Return the reply in the *answer* that the user's function *fn_name* gave to *prompt*."""
+def read_answer(answer: Any, fn_name: str) -> Reply:
+    """Return the reply in the *answer* that the user's function *fn_name* gave."""
     if isinstance(answer, str):
-        return make_reply(answer, None)
+        return _make_reply(answer, None, None, "")
     if isinstance(read_field(answer, "choices"), list):
         return read_completion(answer)
     raise_if_gateway_error(answer)
-    # The fields themselves, as structured output: a dict or a pydantic model.
-    values = {field.name: read_field(answer, field.name) for field in prompt.fields}
-    fields = {name: value for name, value in values.items() if value is not None}
-    if fields:
-        return make_reply(json.dumps(fields, ensure_ascii=False, default=str), None)
+    # LangChain has the reason for the end in its metadata.
+    metadata = read_field(answer, "response_metadata")
+    ends = [read_field(holder, name) for holder in (answer, metadata) for name in _END_NAMES]
     # LlamaIndex and Ollama have the text in a message.
     for message in (answer, read_field(answer, "message")):
         for name in _TEXT_NAMES:
             text = join_texts(read_field(message, name))
             if text is not None:
-                return make_reply(text, answer, message, _find_end(answer))
+                return _make_reply(text, answer, message, next(filter(None, ends), ""))
     kind = type(answer).__name__
     raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
 
 
-def _find_end(answer: Any) -> str:
-    # LangChain has the reason in its metadata.
-    for holder in (answer, read_field(answer, "response_metadata")):
-        for name in _END_NAMES:
-            end = read_field(holder, name)
-            if isinstance(end, str):
-                return end
-    return ""
-
-
-def make_reply(
-    text: str | None, completion: Any, message: Any = None, finish_reason: Any = None
-) -> Reply:
-    """Return the reply with *text*; raise the errors of `read_completion`."""
-    end = finish_reason.lower() if isinstance(finish_reason, str) else ""
-    raise_if_refused(message, end)
+def _make_reply(text: str | None, completion: Any, message: Any, finish_reason: Any) -> Reply:
+    raise_if_refused(message, finish_reason)
     text = replace_surrogates(text or "")
     if len(text) > MOST_CHARS:
         raise ModelError("too_long", f"the model's answer has more than {MOST_CHARS:,} characters")
-    is_cut = end in _CUT_OFF
-    if not text.strip():
-        if not is_cut:
-            raise ModelError("empty", "the model's answer is empty")
+    is_cut = str(finish_reason).lower() in _CUT_OFF
+    if is_cut and not text.strip():
         raise ModelError(
             "truncated",
             "the token limit cut the whole answer; raise llm.maxTokens or answer.maxTokens",
         )
+    if not text.strip():
+        raise ModelError("empty", "the model's answer is empty")
     # LangChain and LlamaIndex keep what the service sent in a field; their own id is another one.
     raw = read_field(completion, "raw")
     metadata = read_field(completion, "response_metadata")
@@ -113,8 +100,8 @@ def make_reply(
     source = metadata or raw or completion
     return Reply(
         text,
-        read_count(usage, _INPUT_NAMES),
-        read_count(usage, _OUTPUT_NAMES),
+        _read_count(usage, _INPUT_NAMES),
+        _read_count(usage, _OUTPUT_NAMES),
         truncated=is_cut,
         model=_read_identifier(source, "model") or _read_identifier(metadata, "model_name"),
         id=_read_identifier(source, "id"),
@@ -126,21 +113,20 @@ def raise_if_gateway_error(completion: Any) -> None:
     error = read_field(completion, "error")
     if error and isinstance(error, Mapping | str):
         code = read_field(error, "code")
-        reason = "unavailable"
-        if isinstance(code, int):
-            reason = find_reason_for_status(code)
+        reason = find_reason_for_status(code) if isinstance(code, int) else "unavailable"
         raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
-def raise_if_refused(message: Any, finish_reason: str) -> None:
+def raise_if_refused(message: Any, finish_reason: Any) -> None:
     """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
     refusal, parts = read_field(message, "refusal"), read_field(message, "content")
     kinds = [read_field(part, "type") for part in parts] if isinstance(parts, list) else []
     if (isinstance(refusal, str) and refusal.strip()) or "refusal" in kinds:
         raise ModelError("refused", "the model refused to answer")
-    if finish_reason in _DECLINED:
+    end = str(finish_reason).lower()
+    if end in _DECLINED:
         raise ModelError("refused", "the provider's content filter withheld the answer")
-    if finish_reason == "error":
+    if end == "error":
         raise ModelError("unavailable", "the provider failed while the model was answering")
 
 
@@ -152,6 +138,62 @@ def join_texts(content: Any) -> str | None:
     return "".join(text for text in texts if isinstance(text, str))
 
 
+def _read_count(usage: Any, names: tuple[str, ...]) -> int:
+    """Return the first valid number of tokens under *names* in *usage*; 0 if there is none."""
+    counts = (read_field(usage, name) for name in names)
+    return next((count for count in counts if type(count) is int and 0 < count <= MOST_TOKENS), 0)
+
+
 def _read_identifier(holder: Any, name: str) -> str:
     value = read_field(holder, name)
     return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else ""
+
+
+# --- costs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A model's prices in US dollars per million tokens. ``None`` uses the list price."""
+
+    model: str
+    input: float | None = None
+    output: float | None = None
+
+    def compute_cost(self, input_tokens: int, output_tokens: int) -> float | None:
+        """Return the cost in US dollars; ``None`` if a price or the tokens are unknown."""
+        if not 0 < input_tokens + output_tokens <= MOST_TOKENS:
+            return None
+        input_price = self.input
+        output_price = self.output
+        if input_price is None or output_price is None:
+            if (prices := find_prices(self.model)) is None:
+                return None
+            input_price = prices[0] if input_price is None else input_price
+            output_price = prices[1] if output_price is None else output_price
+        return (input_tokens * input_price + output_tokens * output_price) / _MILLION
+
+
+def add_cost(reply: Reply, prices: Prices, calls: int = 1) -> Reply:
+    """Return *reply* with its cost and the number of requests that were sent for it."""
+    usd = prices.compute_cost(reply.input_tokens, reply.output_tokens)
+    return replace(reply, calls=calls, cost_usd=usd)
+
+
+@cache
+def find_prices(model: str) -> tuple[float, float] | None:
+    """Return OpenAI's prices of *model* in US dollars per million tokens: for input and output.
+
+    They come from the package genai-prices (extra ``prices``); without it, they are unknown.
+    """
+    try:
+        from genai_prices import Usage, calc_price
+
+        # The price of one token each way, because some models cost more per token for long prompts.
+        usage = Usage(input_tokens=1, output_tokens=1)
+        price = calc_price(usage, model, provider_id="openai")
+        return float(price.input_price * _MILLION), float(price.output_price * _MILLION)
+    except Exception:
+        # The package is missing, does not know the name, or has another interface. A missing price
+        # must not cost a reply.
+        return None

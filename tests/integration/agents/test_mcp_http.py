@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 
 from tests.support.playground_world import Served, serve
-from tests.support.waiting import PATIENCE, await_until
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.thorough
 
@@ -69,18 +69,3 @@ def test_this_machine_alone_is_answered(
     assert response.status_code in statuses
     assert ('"search"' in response.text) is (statuses == {200})
     assert not [name for name in response.headers if name.startswith("access-control")]
-
-
-@pytest.mark.parametrize("function", ["waiting", "hanging"])
-def test_ctrl_c_ends_it_in_the_middle_of_a_call(tmp_path: Path, function: str) -> None:
-    async def leave_a_call(served: Served) -> None:
-        async with Client(served.url) as client:
-            call = asyncio.create_task(client.call_tool("search", {"query": QUESTION}))
-            await await_until((tmp_path / "started").exists)
-            assert await asyncio.to_thread(served.end) == 130
-            call.cancel()
-            await asyncio.wait([call])
-
-    with start(tmp_path, function) as served:
-        asyncio.run(leave_a_call(served))
-        assert "Traceback" not in served.errors.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from mcp import Client, StdioServerParameters
 
 from qtmiddleware.tools.tokens import count_tokens
 from tests.support.agents_app import HIDDEN, HOSTILE, ORDER
-from tests.support.waiting import PATIENCE, await_until, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -148,13 +147,3 @@ def test_the_server_ends_in_the_middle_of_a_call(
     assert process.returncode == (130 if by_signal else 0)
     assert "Traceback" not in errors
     assert (tmp_path / "cancelled").exists() or function == "hanging"
-
-
-async def test_a_call_that_the_client_cancels_is_cancelled(tmp_path: Path) -> None:
-    async with connect(tmp_path, f"{APP}:waiting") as client:
-        search = asyncio.create_task(client.call_tool("search", {"query": QUESTION}))
-        await await_until((tmp_path / "started").exists)
-        search.cancel()
-        await asyncio.wait([search])
-        await await_until((tmp_path / "cancelled").exists)
-        assert (await client.list_tools()).tools

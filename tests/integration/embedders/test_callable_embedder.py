@@ -109,7 +109,6 @@ OBJECTS: dict[str, dict[str, Any]] = {
     "Chroma": {"embed_query": arrays(1.0), "embed_documents": arrays(2.0), "__call__": 1},
     "sentence-transformers": {"encode_query": arrays(1.0), "encode_document": arrays(2.0)},
     "a method for both": {"embed": each(1.0)},
-    "one text only": {"get_text_embedding": of_one_text},
 }
 
 

@@ -57,18 +57,6 @@ def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: P
     assert np.abs(one - other).max() < 1e-5
 
 
-def test_shortened_vectors_are_the_beginning_made_of_length_1(
-    embedder: SentenceTransformersEmbedder, folder: Path
-) -> None:
-    short = SentenceTransformersEmbedder(str(folder), dimensions=5)
-    assert short.dimension == 5
-    whole = np.array(embedder.embed(SENTENCES))[:, :5]
-    expected = whole / np.linalg.norm(whole, axis=1, keepdims=True)
-    assert np.abs(np.array(short.embed(SENTENCES)) - expected).max() < 1e-5
-    with pytest.raises(EmbeddingError, match=r"of 99 finite numbers; it returned \[16\]"):
-        SentenceTransformersEmbedder(str(folder), dimensions=99).embed(["a"])
-
-
 def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> None:
     with pytest.raises(EmbeddingError, match=r"nobody/none.*cannot be loaded.*name a folder"):
         SentenceTransformersEmbedder("nobody/none").embed(["a"])

@@ -68,24 +68,6 @@ def test_a_client_s_own_retries_are_made(
     assert (caught.value.reason, len(server.bodies)) == ("unavailable", requests)
 
 
-@pytest.mark.parametrize("timeout", [0.2, openai.Timeout(0.2)])
-def test_a_client_s_own_timeout_is_kept_if_it_is_shorter(
-    ask, prompt, server: ModelServer, timeout: Any
-) -> None:
-    server.reply = server.hang
-    client = own_client(server.url, timeout=timeout, max_retries=0)
-    with pytest.raises(ModelError) as caught:
-        ask(OpenAIModel("m", client=client), prompt, 600)
-    assert caught.value.reason == "timeout"
-    server.released.set()
-
-
-def test_a_client_s_own_http_client_is_used(ask, prompt, server: ModelServer) -> None:
-    http_client = openai.DefaultAsyncHttpxClient(headers={"x-own": "1"})
-    ask(OpenAIModel("m", client=own_client(server.url, http_client=http_client)), prompt)
-    assert server.headers[0]["x-own"] == "1"
-
-
 def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(
     prompt, server: ModelServer
 ) -> None:
@@ -137,14 +119,13 @@ def test_blocking_calls_of_an_async_client_share_its_connections_and_end_at_the_
 
 
 FORKING = """
-import os, sys, openai
+import os, sys
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.types import Deadline
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.protocols import Prompt
 prompt = Prompt("m", "1", "s", "u", (), "q")
-client = openai.OpenAI(base_url=sys.argv[1], api_key="k") if sys.argv[2] == "given" else None
-model = OpenAIModel("m", LlmSettings(base_url=sys.argv[1]), client=client)
+model = OpenAIModel("m", LlmSettings(base_url=sys.argv[1]))
 model.complete(prompt, Deadline.after(50))
 child = os.fork()
 os.write(1, f"{model.complete(prompt, Deadline.after(50)).text}\\n".encode())
@@ -155,10 +136,9 @@ if child:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("whose", ["given", "own"])
-def test_a_forked_process_has_connections_of_its_own(wire, whose: str) -> None:
+def test_a_forked_process_has_connections_of_its_own(wire) -> None:
     server = wire(keep_alive)
-    command = [sys.executable, "-c", FORKING, server.url(), whose]
+    command = [sys.executable, "-c", FORKING, server.url()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stdout) == (0, f"{TEXT}\n" * 2), done.stderr
     assert server.connections == 2

@@ -110,7 +110,6 @@ def test_a_400_is_told_apart_by_its_code(
 BODIES: dict[str, tuple[Any, str]] = {
     "truncated JSON": (json.dumps(completion())[:60], "unparsable"),
     "HTML": ("<!doctype html><title>Sign in</title>", "unparsable"),
-    "white space": ("  \n", "empty"),
     "a JSON string": ('"hello"', "unparsable"),
     "null": ("null", "unparsable"),
     "deep nesting": ("[" * 100_000, "unparsable"),
@@ -170,7 +169,7 @@ def test_a_redirect_is_not_followed_and_says_what_to_check(
     )
     error = fault(ask, at(httpserver.url_for("/v1")), prompt)
     assert error.reason == "unavailable"
-    for words in ("redirects to another address", f"HTTP {status}", "llm.baseUrl"):
+    for words in (f"HTTP {status}", "llm.baseUrl"):
         assert words in str(error)
     assert len(httpserver.log) == 1
 

@@ -19,7 +19,7 @@ from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.types import Deadline
 from tests.support.completions import chunk
 from tests.support.llm_fixtures import SECRET
-from tests.support.model_server import ModelServer, failure
+from tests.support.model_server import ModelServer
 
 USAGE = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
 USED = {**chunk(None), "choices": [], "usage": USAGE}
@@ -145,20 +145,6 @@ def test_what_is_no_answer_is_an_error_after_what_came(
         listen(serve(model_server, body), question)
     assert (caught.value.reason, text_of(caught.value.heard)) == (reason, heard)  # type: ignore[attr-defined]
     assert SECRET not in f"{caught.value} {caught.value.__context__!r}"
-
-
-def test_refused_stream_options_are_left_out_and_remembered(
-    listen, question, model_server: ModelServer
-) -> None:
-    def answer(body: dict[str, Any]) -> Any:
-        if "stream_options" in body:
-            return failure(400, "stream_options is not supported")
-        return Response(sse(*WHOLE[:-1]), content_type="text/event-stream")
-
-    model_server.reply = answer
-    for calls in (2, 1):
-        *_, reply = listen(at(model_server.url), question)
-        assert (reply.text, reply.output_tokens, reply.calls) == ("Jaco is fit [1].", 0, calls)
 
 
 def silent(wire: Any, connection: socket.socket) -> None:

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers.rerankers import cross_encoder
-from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
+from qtmiddleware.providers import rerankers
+from qtmiddleware.providers.rerankers import CrossEncoderReranker
 from tests.support.tiny_models import bert_folder
 
 pytestmark = pytest.mark.thorough
@@ -62,37 +61,6 @@ def test_long_texts_are_cut(reranker: CrossEncoderReranker) -> None:
     assert longer == pytest.approx(whole, abs=1e-6)
 
 
-OWN_CODE = """
-from transformers import BertForSequenceClassification
-from transformers.models.xlm_roberta.modeling_xlm_roberta import create_position_ids_from_input_ids
-
-class OwnModel(BertForSequenceClassification):
-    def forward(self, input_ids=None, **inputs):
-        assert create_position_ids_from_input_ids(input_ids, 1).shape == input_ids.shape
-        return super().forward(input_ids=input_ids, **inputs)
-"""
-
-
-def test_code_that_comes_with_a_model_runs_where_it_may_even_if_written_for_older_libraries(
-    folder: Path, reranker: CrossEncoderReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
-    )
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    own = shutil.copytree(folder, tmp_path / "own")
-    config = json.loads((own / "config.json").read_text())
-    code = {
-        "auto_map": {"AutoModelForSequenceClassification": "own_code.OwnModel"},
-        "model_type": "bert",
-    }
-    (own / "config.json").write_text(json.dumps(config | code))
-    (own / "own_code.py").write_text(OWN_CODE)
-    found = CrossEncoderReranker(str(own), trust_remote_code=True)
-    assert found.rerank(QUERY, TEXTS) == pytest.approx(reranker.rerank(QUERY, TEXTS), abs=1e-5)
-    assert "OwnModel" in {type(module).__name__ for module in found._model.modules()}
-
-
 def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -116,6 +84,6 @@ def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
     shutil.copytree(folder, path)
     with pytest.raises(ModelError, match=r"the folder .* does not exist"):
         reranker.rerank(QUERY, TEXTS)
-    later = cross_encoder.monotonic() + cross_encoder.AGAIN_SECONDS
-    monkeypatch.setattr(cross_encoder, "monotonic", lambda: later)
+    later = rerankers.monotonic() + rerankers.AGAIN_SECONDS
+    monkeypatch.setattr(rerankers, "monotonic", lambda: later)
     assert len(reranker.rerank(QUERY, TEXTS)) == len(TEXTS)

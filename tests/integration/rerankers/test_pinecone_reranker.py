@@ -10,7 +10,7 @@ from pinecone import Pinecone
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
+from qtmiddleware.providers.rerankers import PineconeReranker
 from tests.support.pinecone_world import PineconeWorld, pinecone_world, without_pauses
 
 MODEL = "bge-reranker-v2-m3"

@@ -16,7 +16,7 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.kit.stores import open_pinecone
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
+from qtmiddleware.providers.rerankers import PineconeReranker
 from qtmiddleware.testing import ScriptedModel
 
 QUESTION = "Which one is second?"

@@ -28,7 +28,7 @@ REASONS: Final = {
     "tls": "unavailable",
     "trickled-500": "timeout",
     "deep": "unparsable",
-    "empty-body": "empty",
+    "empty-body": "unparsable",
     "10mb": "too_long",
     "bad-utf8": "unparsable",
     "wrong-schema": "unparsable",

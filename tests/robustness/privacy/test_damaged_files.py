@@ -14,14 +14,11 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
-from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.testing import ScriptedModel
 from tests.support.bench_world import bridges_data, write_data
 from tests.support.command_line import run_here
-from tests.support.emitted import PASSAGE, QUERY, listening
+from tests.support.emitted import PASSAGE, listening
 
 X: Final = [1.0, 0.0, 0.5]
 PAGE: Final = 4096
@@ -136,13 +133,6 @@ def test_an_index_that_holds_what_it_cannot_hold_is_named(
         store.search(X, 50)
 
 
-def test_an_empty_index_or_ledger_is_made_anew(tmp_path: Path, config: dict[str, Any]) -> None:
-    for name in ("index.sqlite", "index.sqlite.ingest"):
-        (tmp_path / "at" / name).write_bytes(b"")
-        report = qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
-        assert report.chunks == report.written > 0
-
-
 def test_no_flipped_or_lost_byte_of_an_index_brings_anything_but_a_store_error(
     tmp_path: Path,
 ) -> None:
@@ -194,58 +184,7 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
     return bytes(made)
 
 
-def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "file.sqlite"
-    Ledger(str(path)).close()
-    with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute(
-            "CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END"
-        )
-        theirs.commit()
-    with pytest.raises(StoreError, match="not of this version"):
-        Ledger(str(path))
-
-
 # --- recordings and logs --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"_id": "b", "rew',
-        "[1]",
-        "null",
-        "5",
-        '{"_id": "b", "history": 5, "rewrite": "x"}',
-        "\0",
-        "1" * 5_000,
-    ],
-)
-def test_a_recording_with_a_damaged_line_names_file_and_line(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "recording.jsonl"
-    path.write_text(f'{{"_id": "a", "query": "{QUERY}", "rewrite": "{PASSAGE}"}}\n{line}\n')
-    before = path.read_bytes()
-    with listening() as emitted:
-        with pytest.raises(ConfigError, match=r"recording\.jsonl line 2: ") as caught:
-            RecordedModel.from_file(path)
-        emitted.raised(caught.value)
-    assert path.read_bytes() == before
-
-
-def test_what_is_recorded_after_a_line_that_was_cut_off_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "recording.jsonl"
-    recording = RecordingModel(ScriptedModel({"rewrite": "Which illness does the dog have?"}), path)
-    middleware = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=recording)
-    middleware.transform("Is Jaco ill?")
-    with path.open("ab") as file:
-        file.write(b'{"_id": "hal')
-    middleware.transform("How old is Jaco?")
-    first, half, second = path.read_bytes().splitlines()
-    assert half == b'{"_id": "hal'
-    assert [json.loads(line)["query"] for line in (first, second)] == [
-        "Is Jaco ill?",
-        "How old is Jaco?",
-    ]
 
 
 # --- configs --------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
+from qtmiddleware.providers.rerankers import PineconeReranker
 from tests.support.echoing import FAULTS, EchoingService
 from tests.support.emitted import (
     ANSWER,
@@ -274,14 +274,6 @@ STRANGE: Final[Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("strange", STRANGE)
-def test_a_response_of_no_known_shape_brings_nothing_out(strange: str) -> None:
-    with listening() as emitted:
-        roads = Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model)
-        roads.retrieved(lambda query, top_k=3: STRANGE[strange])
-        roads.answered(lambda query, top_k=3: STRANGE[strange])
-
-
 def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
     own = RuntimeError(f"{QUERY} {PASSAGE}")
 
@@ -297,12 +289,6 @@ def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
     assert caught.value is own
     assert own.args == (f"{QUERY} {PASSAGE}",)
     assert not hasattr(own, "__notes__")
-
-
-def test_a_log_that_cannot_be_written_brings_nothing_out(tmp_path: Path) -> None:
-    with listening() as emitted:
-        found = Roads(emitted, {"log": {"path": str(tmp_path)}}, model).retrieved()
-        assert [it.stage for it in found.degradations] == ["log"]
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,3 @@ def test_a_link_that_is_planted_while_a_database_is_opened_is_not_written_throug
     assert (victim.read_bytes() if victim.exists() else None) == (
         b"" if leads_to == "an empty file" else None
     )
-
-
-def test_a_report_is_as_readable_as_other_files(folder: Path, umask: int) -> None:
-    check_report(folder / "new" / "report.md")
-    write_report(folder / "new" / "report.md", REPORT, {})
-    modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
-    assert modes == {"report.md": 0o666 & ~umask}

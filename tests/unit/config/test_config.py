@@ -28,7 +28,7 @@ from qtmiddleware.config.settings import (
 )
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.kit.cli.environment import override_options
-from qtmiddleware.providers.llms.prices import find_prices
+from qtmiddleware.providers.llms.replies import find_prices
 from scripts import reference
 
 ROOT = Path(__file__).parents[3]

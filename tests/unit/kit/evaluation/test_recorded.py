@@ -13,7 +13,7 @@ import pytest
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.prices import Prices
+from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
 

@@ -172,15 +172,3 @@ def test_a_budget_without_room_leaves_the_next_call_to_try(clock: Clock) -> None
     for _ in range(2):
         with pytest.raises(ModelError, match=r"budget\.maxTokens"):
             model.complete(PROMPT, Deadline.after(60))
-
-
-@pytest.mark.parametrize(("named", "rest"), [(5, 5), (1e9, 600), ("1", 0), (float("nan"), 0)])
-def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(
-    named: Any, rest: float, clock: Clock
-) -> None:
-    governed = Governed(ModelError("rate_limited", retry_after=named))
-    breaker = Breaker(5, 30, clock=clock)
-    model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
-    with pytest.raises(ModelError, match="rate_limited"):
-        model.complete(PROMPT, Deadline.after(5))
-    assert breaker.wait_seconds == rest

@@ -4,15 +4,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
-import qtmiddleware as qtm
 from qtmiddleware.config.settings import RerankSettings, Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.providers.rerankers import make_reranker
-from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
-from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
+from qtmiddleware.providers.rerankers import CrossEncoderReranker, PineconeReranker, make_reranker
 
 
 def lengths(query: str, texts: list[str]) -> list[float]:
@@ -76,18 +72,3 @@ def test_anything_else_says_what_it_may_be(given_reranker: Any) -> None:
     with pytest.raises(ConfigError, match=r"rerank\.model.*plain function") as caught:
         make_reranker(given_reranker, Settings())
     assert caught.value.path == "reranker"
-
-
-@pytest.mark.parametrize(
-    "scores",
-    [None, [], [1.0, 2.0, 3.0], [1.0, float("nan")], ["1", "2"], "12", {0: 1.0}, np.ones((2, 2))],
-    ids=str,
-)
-def test_anything_but_one_finite_number_a_text_leaves_the_order(scores: Any) -> None:
-    def search(query: str, top_k: int = 2) -> list[dict[str, str]]:
-        return [{"id": "a", "text": "apple"}, {"id": "b", "text": "banana"}]
-
-    qm = qtm.QueryMiddleware({"rerank": {"enabled": True}}, reranker=lambda query, texts: scores)
-    retrieval = qm.wrap(search).retrieve("plum")
-    assert [match.id for match in retrieval.matches] == ["a", "b"]
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("rerank", "failed")]
