@@ -42,7 +42,7 @@ class CallableEmbedder:
     OpenAI or Pinecone. Exceptions of the function pass through unchanged.
 
     Args:
-        function_or_model: The function or object that embeds texts.
+        model: The function or object that embeds texts.
         takes_list: Whether a function takes a list of texts.
         name: The name to store in an index; by default that of the function or model.
         dimension: The length of the vectors; by default that of the first vectors.
@@ -51,30 +51,30 @@ class CallableEmbedder:
 
     def __init__(
         self,
-        function_or_model: Any,
+        model: Any,
         *,
         takes_list: bool = False,
         name: str = "",
         dimension: int | None = None,
         for_queries: bool = False,
     ) -> None:
-        self._model = function_or_model
+        self._model = model
         self._dimension = dimension
-        self._function = function_or_model
-        if method := _find_method(function_or_model, for_queries=for_queries):
-            self._function = getattr(function_or_model, method)
+        self._function = model
+        if method := _find_method(model, for_queries=for_queries):
+            self._function = getattr(model, method)
             takes_list = method not in _ONE_TEXT
             for key in ("name", "model_name", "model"):
-                own_name = getattr(function_or_model, key, "")
+                own_name = getattr(model, key, "")
                 name = name or (own_name if isinstance(own_name, str) else "")
         self._keyword, names_list = _read_parameter(self._function)
         self.takes_list = takes_list or names_list
         """Whether one call embeds a list of texts."""
         self.model_name = name
         """The model's name; ``""`` for a function."""
-        self.name = name or find_function_name(function_or_model)
+        self.name = name or find_function_name(model)
         """The name of the model, or else of the function."""
-        self.provider: str = getattr(function_or_model, "provider", "")
+        self.provider: str = getattr(model, "provider", "")
         """The model's provider; ``""`` if it is unknown."""
 
     @property
@@ -93,14 +93,14 @@ class CallableEmbedder:
             for_queries=True,
         )
 
-    def embed(self, texts: Sequence[str], max_concurrency: int = CONCURRENCY) -> list[list[float]]:
+    def embed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
         """Return one vector per text, in the order of *texts*.
 
-        A function that takes one text per call gets up to *max_concurrency* calls at a time.
+        A function that takes one text per call gets up to *limit* calls at a time.
         """
         calls = self._list_calls(texts)
         if len(calls) != 1 or is_async(self._function):
-            results = run_in_background_loop(_run_calls(calls, max_concurrency))
+            results = run_in_background_loop(_run_calls(calls, limit))
         else:
             result = calls[0]()
             if inspect.isawaitable(result):
@@ -108,11 +108,9 @@ class CallableEmbedder:
             results = [result]
         return self._read_results(results, texts)
 
-    async def aembed(
-        self, texts: Sequence[str], max_concurrency: int = CONCURRENCY
-    ) -> list[list[float]]:
+    async def aembed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
         """Return one vector per text as `embed` does, without blocking the event loop."""
-        results = await _run_calls(self._list_calls(texts), max_concurrency)
+        results = await _run_calls(self._list_calls(texts), limit)
         return self._read_results(results, texts)
 
     def _list_calls(self, texts: Sequence[str]) -> list[partial[Any]]:
@@ -131,16 +129,16 @@ class CallableEmbedder:
         return vectors
 
 
-def query_embedder(function_or_model: Any, *, takes_list: bool = False) -> CallableEmbedder:
+def query_embedder(model: Any, *, takes_list: bool = False) -> CallableEmbedder:
     """Return an embedder of questions; raise `WrapError` if the object cannot embed."""
-    if isinstance(function_or_model, CallableEmbedder):
-        return function_or_model.queries
-    return CallableEmbedder(function_or_model, takes_list=takes_list, for_queries=True)
+    if isinstance(model, CallableEmbedder):
+        return model.queries
+    return CallableEmbedder(model, takes_list=takes_list, for_queries=True)
 
 
-async def _run_calls(calls: Sequence[partial[Any]], max_concurrency: int) -> list[Any]:
+async def _run_calls(calls: Sequence[partial[Any]], limit: int) -> list[Any]:
     """Run all *calls*. If a call fails, the others are cancelled."""
-    room = asyncio.Semaphore(max_concurrency)
+    room = asyncio.Semaphore(limit)
 
     async def run(call: partial[Any]) -> Any:
         async with room:
@@ -164,8 +162,8 @@ def _find_method(model: Any, *, for_queries: bool) -> str:
         if callable(model):
             return ""
     raise WrapError(
-        "embed must be a function from a text to its vector, or an object that embeds, not"
-        f" {type(model).__name__}. A function of a list of texts is passed as embed_many"
+        f"embed must be a function or an object that embeds, not {type(model).__name__}."
+        " Pass a function of a list of texts as embed_many"
     )
 
 

@@ -236,13 +236,11 @@ def load_model(
         # The libraries quote HF_ENDPOINT, which may contain credentials.
         cause = hide_secrets(str(error).strip()) or type(error).__name__
         advice = (
-            f"cannot be loaded: {cause.splitlines()[0]}; check the name and the network, or name a"
-            " folder; a private model needs HF_TOKEN"
+            f"cannot be loaded: {cause.splitlines()[0]}; check its name and the network, or set"
+            " HF_TOKEN for a private model"
         )
         if "trust_remote_code" in cause:
-            advice = (
-                "runs its own code; only a reranker's may be allowed, with rerank.trustRemoteCode"
-            )
+            advice = "runs its own code; allow a reranker's with rerank.trustRemoteCode"
         raise make_error(f"the model {model_name!r} {advice}") from error
 
 

@@ -21,29 +21,29 @@ SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
 DEFAULT_ADDRESS: Final = "https://api.openai.com/v1"
 """The SDK's default address."""
 _ALLOWED: Final = (
-    "an openai.OpenAI or openai.AsyncOpenAI client, a chat model of LangChain or LlamaIndex, a"
-    " function from messages to text, or an object with name, complete and acomplete"
+    "an openai.OpenAI client, a chat model of LangChain or LlamaIndex, a function from messages to"
+    " text, or an object with name, complete and acomplete"
 )
 
 
-def make_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
-    """Return a language model that calls *client_or_model* with the options from *settings*.
+def make_language_model(client: Any, settings: Settings) -> LanguageModel:
+    """Return a language model that calls *client* with the options from *settings*.
 
-    *client_or_model* is ``None`` for a client made on first use, an ``openai`` client, an
+    *client* is ``None`` for a client made on first use, an ``openai`` client, an
     object with ``name``, ``complete`` and ``acomplete``, or what `CallableModel` takes. Raises
     `ConfigError` for any other object.
     """
     from qtmiddleware.providers.llms import callable as callables
     from qtmiddleware.providers.llms.openai import OpenAIModel
 
-    if isinstance(client_or_model, LanguageModel) and not isinstance(client_or_model, type):
-        return client_or_model
-    if client_or_model is None or is_client(client_or_model):
-        return OpenAIModel(settings.transformation_model, settings.llm, client=client_or_model)
-    if callables.accepts(client_or_model):
-        return callables.CallableModel(client_or_model, settings.llm)
+    if isinstance(client, LanguageModel) and not isinstance(client, type):
+        return client
+    if client is None or is_client(client):
+        return OpenAIModel(settings.transformation_model, settings.llm, client=client)
+    if callables.accepts(client):
+        return callables.CallableModel(client, settings.llm)
     raise ConfigError(
-        f"client must be {_ALLOWED}, not {type(client_or_model).__name__}",
+        f"client must be {_ALLOWED}, not {type(client).__name__}",
         path="client",
         allowed=_ALLOWED,
     )
@@ -61,8 +61,9 @@ def read_api_key() -> str:
 
 def find_address(base_url: str | None) -> str | None:
     """Return the address: *base_url* or a variable's; ``None`` for the SDK's default."""
-    values = (os.environ.get(name, "").strip() for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE))
-    return base_url or next(filter(None, values), None)
+    for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE):
+        base_url = base_url or os.environ.get(name, "").strip()
+    return base_url or None
 
 
 def hash_address_and_key(base_url: str | None) -> int:

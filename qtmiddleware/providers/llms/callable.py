@@ -109,9 +109,12 @@ def _bind_prompt(fn: Callable[..., Any]) -> Call:
         parameters = read_parameters(fn)
     except (ValueError, TypeError):  # Some builtins have no readable signature.
         parameters = {}
-    named = (parameters[name] for name in ("messages", "prompt", *parameters) if name in parameters)
     # Without a parameter, the call raises the error that says so.
-    chosen = next(named, inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY))
+    chosen = inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY)
+    for name in ("messages", "prompt", *parameters):
+        if name in parameters:
+            chosen = parameters[name]
+            break
     takes_text = chosen.name == "prompt" or chosen.annotation in (str, "str")
     keyword = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
 

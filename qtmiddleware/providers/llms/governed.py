@@ -19,9 +19,9 @@ from qtmiddleware.runtime.spending import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.types import Deadline
 
 # Errors that prove that the service works, although this question got no answer.
-_REASONS_OF_ANSWERS: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
+_OF_ANSWERS: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
 # Errors that say nothing about the service.
-_REASONS_OF_CALLERS: Final = frozenset({"cancelled", "failed", "overloaded", "over_budget"})
+_OF_CALLERS: Final = frozenset({"cancelled", "failed", "overloaded", "over_budget"})
 
 
 class GovernedModel:
@@ -154,8 +154,8 @@ class GovernedModel:
             pause = limit_pause(failure.retry_after)
             if failure.reason == "timeout":
                 has_failed = timeout_has_failed
-            elif failure.reason not in _REASONS_OF_CALLERS:
-                has_failed = failure.reason not in _REASONS_OF_ANSWERS
+            elif failure.reason not in _OF_CALLERS:
+                has_failed = failure.reason not in _OF_ANSWERS
             if failure is error:
                 raise
             raise failure from error

@@ -48,11 +48,7 @@ LONGEST_WAIT: Final = 600.0
 """The maximum number of seconds to wait for an answer, or for the next piece of a stream."""
 
 _FORMATS: Final = ("json_schema", "json_object", "text")
-_ABOUT_FORMAT: Final = re.compile(
-    r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_ ]?outputs?"
-    r"|schema|guided_|grammar|output[_ ](?:config(?!\.effort)|format)"
-)
-_ABOUT_OTHER: Final = re.compile(r"tokens|temperature|reasoning|thinking|stream")
+_ABOUT_FORMAT: Final = re.compile(r"response.?format|json|schema|structured|guided_|grammar")
 # OpenAI's reasoning models, and the least effort that each accepts; the first match counts.
 _LEAST_EFFORTS: Final = {
     re.compile(r"gpt-\d[\d.]*-astra\b|o\d\b"): "low",
@@ -263,8 +259,11 @@ def build_request(
     """Return the arguments for ``chat.completions.create`` with the response format *shape*."""
     # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
     name = model.lower().rpartition("/")[2]
-    efforts = (effort for pattern, effort in _LEAST_EFFORTS.items() if pattern.match(name))
-    least = next(efforts, None)
+    least = None
+    for pattern, least_effort in _LEAST_EFFORTS.items():
+        if pattern.match(name):
+            least = least_effort
+            break
     effort = least if options.reasoning_effort == "auto" else options.reasoning_effort
     request: dict[str, Any] = {"model": model, "reasoning_effort": effort}
     # OpenAI's reasoning models think unless told not to, and then accept no temperature.
@@ -295,7 +294,7 @@ def _is_format_rejected(error: Exception) -> bool:
     words = parameter or str(getattr(error, "body", ""))[:2_000].lower()
     if _ABOUT_FORMAT.search(words):
         return True
-    says_cause = parameter or read_body_field(error, "code") or _ABOUT_OTHER.search(words)
+    says_cause = parameter or read_body_field(error, "code")
     return status in (400, 422) and not says_cause
 
 
@@ -446,8 +445,7 @@ class Clients:
         if self._user_client is None and not (address or read_api_key()):
             raise ModelError(
                 "unauthorized",
-                f"the key for the language model is missing: set {KEY_VARIABLE}, or llm.baseUrl for"
-                " a server without keys",
+                f"the key is missing: set {KEY_VARIABLE}, or llm.baseUrl for a server without keys",
             )
         with explain_client_errors(partial(ModelError, "unavailable")):
             if self._user_client is not None:

@@ -51,7 +51,7 @@ def read_completion(completion: Any) -> Reply:
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = read_field(choice, "message")
     if message is None:
-        raise ModelError("unparsable", f"the model's response is no completion; {CHECK_ADDRESS}")
+        raise ModelError("unparsable", f"the response is no completion; {CHECK_ADDRESS}")
     text = join_texts(read_field(message, "content"))
     return _make_reply(text, completion, message, read_field(choice, "finish_reason"))
 
@@ -76,16 +76,21 @@ def read_answer(answer: Any, fn_name: str) -> Reply:
     raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
 
 
-def _make_reply(text: str | None, completion: Any, message: Any, finish_reason: Any) -> Reply:
-    raise_if_refused(message, finish_reason)
+def _make_reply(
+    text: str | None,
+    completion: Any,
+    message: Any,
+    end: Any,
+) -> Reply:
+    raise_if_refused(message, end)
     text = replace_surrogates(text or "")
     if len(text) > MOST_CHARS:
-        raise ModelError("too_long", f"the model's answer has more than {MOST_CHARS:,} characters")
-    is_cut = str(finish_reason).lower() in _CUT_OFF
+        raise ModelError("too_long", f"the answer has more than {MOST_CHARS:,} characters")
+    is_cut = str(end).lower() in _CUT_OFF
     if is_cut and not text.strip():
         raise ModelError(
             "truncated",
-            "the token limit cut the whole answer; raise llm.maxTokens or answer.maxTokens",
+            "no token was left for the answer; raise llm.maxTokens or answer.maxTokens",
         )
     if not text.strip():
         raise ModelError("empty", "the model's answer is empty")
@@ -103,8 +108,8 @@ def _make_reply(text: str | None, completion: Any, message: Any, finish_reason: 
         _read_count(usage, _INPUT_NAMES),
         _read_count(usage, _OUTPUT_NAMES),
         truncated=is_cut,
-        model=_read_identifier(source, "model") or _read_identifier(metadata, "model_name"),
-        id=_read_identifier(source, "id"),
+        model=_read_name(source, "model") or _read_name(metadata, "model_name"),
+        id=_read_name(source, "id"),
     )
 
 
@@ -117,13 +122,15 @@ def raise_if_gateway_error(completion: Any) -> None:
         raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
-def raise_if_refused(message: Any, finish_reason: Any) -> None:
-    """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
+def raise_if_refused(message: Any, end: Any) -> None:
+    """Raise `ModelError` if *message* or *end* reports a refusal or a failure."""
     refusal, parts = read_field(message, "refusal"), read_field(message, "content")
-    kinds = [read_field(part, "type") for part in parts] if isinstance(parts, list) else []
+    kinds = []
+    if isinstance(parts, list):
+        kinds = [read_field(part, "type") for part in parts]
     if (isinstance(refusal, str) and refusal.strip()) or "refusal" in kinds:
         raise ModelError("refused", "the model refused to answer")
-    end = str(finish_reason).lower()
+    end = str(end).lower()
     if end in _DECLINED:
         raise ModelError("refused", "the provider's content filter withheld the answer")
     if end == "error":
@@ -134,17 +141,23 @@ def join_texts(content: Any) -> str | None:
     """Return the text of *content*, a text or a list of texts; ``None`` if it is neither."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else None
-    texts = (part if isinstance(part, str) else read_field(part, "text") for part in content)
-    return "".join(text for text in texts if isinstance(text, str))
+    joined = ""
+    for part in content:
+        text = part if isinstance(part, str) else read_field(part, "text")
+        joined += text if isinstance(text, str) else ""
+    return joined
 
 
 def _read_count(usage: Any, names: tuple[str, ...]) -> int:
     """Return the first valid number of tokens under *names* in *usage*; 0 if there is none."""
-    counts = (read_field(usage, name) for name in names)
-    return next((count for count in counts if type(count) is int and 0 < count <= MOST_TOKENS), 0)
+    for name in names:
+        count = read_field(usage, name)
+        if type(count) is int and 0 < count <= MOST_TOKENS:
+            return count
+    return 0
 
 
-def _read_identifier(holder: Any, name: str) -> str:
+def _read_name(holder: Any, name: str) -> str:
     value = read_field(holder, name)
     return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else ""
 

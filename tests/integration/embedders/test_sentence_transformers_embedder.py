@@ -58,7 +58,7 @@ def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: P
 
 
 def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> None:
-    with pytest.raises(EmbeddingError, match=r"nobody/none.*cannot be loaded.*name a folder"):
+    with pytest.raises(EmbeddingError, match=r"nobody/none.*cannot be loaded.*check its name"):
         SentenceTransformersEmbedder("nobody/none").embed(["a"])
 
 
@@ -111,6 +111,6 @@ def test_a_hub_that_refuses_is_told_without_its_password(
     address = hub.url_for("").rstrip("/").replace("//", "//me:passw0rd@")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     hub.expect_request(re.compile("/.*")).respond_with_data(status=401)
-    with pytest.raises(EmbeddingError, match=r"cannot be loaded.*check the name") as caught:
+    with pytest.raises(EmbeddingError, match=r"cannot be loaded.*check its name") as caught:
         SentenceTransformersEmbedder("nobody/none").embed(["a"])
     assert "passw0rd" not in str(caught.value)
