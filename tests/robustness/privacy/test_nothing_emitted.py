@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -261,17 +261,6 @@ class Strange:
 
     def __repr__(self) -> str:
         return f"Strange({PASSAGE!r})"
-
-
-STRANGE: Final[Mapping[str, Any]] = {
-    "object": Strange(),
-    "text": PASSAGE,
-    "texts": [PASSAGE, QUERY],
-    "mapping": {PASSAGE: METADATA},
-    "matches": {"matches": [{"id": 1, "score": PASSAGE, "metadata": PASSAGE}]},
-    "tuple": (PASSAGE, 1),
-    "nothing": None,
-}
 
 
 def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
