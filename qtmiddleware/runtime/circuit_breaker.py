@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.logs import LogSampler, get_logger
+from qtmiddleware.runtime.logs import get_logger
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -50,7 +50,8 @@ class Breaker:
     opens. If the service asks for a pause (Retry-After), the breaker opens for the pause, and no
     probe follows, because the service is working.
 
-    A breaker with a *name* logs a warning when it opens, and when a probe closes it. Thread-safe.
+    A breaker with a *name* logs a warning when failures open it, and when a probe closes it.
+    Thread-safe.
     """
 
     def __init__(
@@ -63,7 +64,6 @@ class Breaker:
     ) -> None:
         self.max_failures, self.open_seconds = max_failures, open_seconds
         self._name = name
-        self._sampler = LogSampler(clock=clock)
         self._clock = clock
         self._lock = make_lock()
         self._failures_in_row = 0
@@ -102,12 +102,11 @@ class Breaker:
         # Logged without the lock, because a log handler may be slow, or may ask the breaker.
         if change and self._name:
             seconds = round(self.wait_seconds, 3)
-            note = f"no calls for {seconds:g} s" if seconds else ""
-            self._sampler.log(
-                logger,
-                f"breaker {change}",
-                {self._name: note},
-                message=f"the circuit breaker {change}",
+            note = f" (no calls for {seconds:g} s)" if seconds else ""
+            logger.warning(
+                "the circuit breaker %s",
+                f"{change}: {self._name}{note}",
+                event=f"breaker_{change}",
                 model=self._name,
                 seconds=seconds,
             )
@@ -129,9 +128,10 @@ class Breaker:
             self._needs_probe = False
             return "closed" if attempt.is_probe else ""
         self._failures_in_row += 1
+        was_open = self._needs_probe
         if attempt.is_probe or self._failures_in_row >= self.max_failures:
             self._needs_probe = True
             pause = max(self.open_seconds, pause)
         if pause > 0:
             self._open_until = self._clock() + pause
-        return "opened" if pause > 0 and not attempt.is_probe else ""
+        return "opened" if self._needs_probe and not was_open else ""

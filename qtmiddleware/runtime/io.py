@@ -301,24 +301,19 @@ class _LoopMailbox(Mailbox[T]):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[T] = deque()
-        self._waiter = self._loop.create_future()
+        self._bell = asyncio.Event()
 
     def put(self, item: T) -> None:
         self._arrived.append(item)
         # If the loop was closed in the meantime, nobody waits any more.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if not self._waiter.done():
-            self._waiter.set_result(None)
+            self._loop.call_soon_threadsafe(self._bell.set)
 
     async def get(self, deadline: Deadline) -> T:
-        while not self._arrived:
-            if deadline.passed:
-                raise TimeoutError
-            self._waiter = self._loop.create_future()
-            await asyncio.wait((self._waiter,), timeout=deadline.remaining())
+        async with asyncio.timeout(deadline.remaining()):
+            while not self._arrived:
+                self._bell.clear()
+                await self._bell.wait()
         return self._arrived.popleft()
 
 
