@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,8 @@ import qtmiddleware as qtm
 from qtmiddleware.preprocessing.text import fold_words, split_terms
 from qtmiddleware.retrieval.fusion import are_reciprocal_ranks
 from qtmiddleware.retrieval.question_words import (
-    K1,
-    B,
-    TextTerms,
-    compute_gains,
     find_matching_words,
     locate_words,
-    sum_gains,
 )
 
 anything = st.text(st.characters(), max_size=60)
@@ -119,21 +113,6 @@ def test_a_text_does_not_hold_a_code_by_its_fragments(keyword: str, text: str) -
 # --- BM25 -----------------------------------------------------------------------------------------
 
 
-def idf(documents: int, holding: int) -> float:
-    return log(1 + (documents - holding + 0.5) / (holding + 0.5))
-
-
-def test_gains_are_those_of_the_formula() -> None:
-    texts = [TextTerms({"fox": 1}, 3), TextTerms({}, 5), TextTerms({"fox": 2}, 3)]
-    mean = 11 / 3
-    expected = [
-        idf(3, 2) * tf * (K1 + 1) / (tf + K1 * (1 - B + B * length / mean)) if tf else 0.0
-        for tf, length in ((1, 3), (0, 5), (2, 3))
-    ]
-    gains = sum_gains(["fox"], compute_gains(texts), 3)
-    assert gains == pytest.approx(expected, rel=1e-12)
-
-
 @given(anything, st.lists(st.one_of(st.none(), anything), max_size=6))
 def test_evidence_never_fails_and_is_not_negative(keywords: str, texts: list[str | None]) -> None:
     scores = score_by_keywords(keywords, texts)
@@ -169,14 +148,6 @@ def test_scores_of_a_rank_fusion_are_recognised_whatever_its_constant(
     assert are_reciprocal_ranks(
         np.asarray(fuse_ranks(k, one, other)[:50], dtype=np.float32).tolist()
     )
-
-
-@given(st.lists(st.floats(-0.99, 0.99), min_size=8, max_size=60, unique=True))
-def test_other_scores_are_not_taken_for_ranks(cosines: list[float]) -> None:
-    falling = sorted((0.37 + one / 3 for one in cosines), reverse=True)
-    assert not are_reciprocal_ranks(falling)
-    assert not are_reciprocal_ranks([20 * one for one in falling])
-    assert not are_reciprocal_ranks([-one for one in reversed(falling)])
 
 
 def test_the_keywords_that_a_text_holds_are_named_as_the_question_writes_them() -> None:

@@ -50,6 +50,9 @@ CASES = [
         "Pourquoi ne puis-je pas aller à Lyon ?",
         [("negation", "ne"), ("negation", "pas"), ("name", "Lyon")],
     ),
+    ("保険が適用されない治療は何ですか", [("negation", "ない")]),
+    ("ما العلاجات التي لا يغطيها التأمين؟", [("negation", "لا")]),
+    ("是不是可以退款", []),
     ("", []),
 ]
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.preprocessing import find_protected_spans
 
 FILLER = [f"Notes on garden {'abcdefghij'[number % 10]}" for number in range(60)]
 
@@ -99,28 +98,6 @@ def test_a_question_without_spaces_is_asked_though_it_holds_a_number_or_a_name(
 
     wrap(["x"], client=model, transformationType="rewrite").retrieve(question)
     assert len(asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("question", "negation"),
-    [
-        ("保険が適用されない治療は何ですか", "ない"),
-        ("Какое лечение не покрывает страховка?", "не"),
-        ("ما العلاجات التي لا يغطيها التأمين؟", "لا"),
-        ("การรักษาใดที่ประกันไม่ครอบคลุม", "ไม่"),
-        ("Điều trị nào không được bảo hiểm?", "không"),
-        ("แบบอย่างสัญญา", None),
-        ("申請方法を教えてもらえませんか", None),
-        ("是不是可以退款", None),
-        ("Не подскажете, где парковка?", None),
-        ("ประกันครอบคลุมหรือไม่", None),
-    ],
-)
-def test_negations_of_other_languages_are_protected_and_polite_forms_are_not(
-    question: str, negation: str | None
-) -> None:
-    spans = [span.text for span in find_protected_spans(question) if span.kind == "negation"]
-    assert spans == ([] if negation is None else [negation])
 
 
 def test_check_says_that_a_code_may_lie_beyond_the_candidates() -> None:

@@ -18,7 +18,6 @@ from qtmiddleware.retrieval.fusion import (
     fuse_by_function,
     fuse_rankings,
     has_usable_scores,
-    sum_weighted_scores,
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
@@ -78,21 +77,6 @@ def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
     assert names(fused) == ["b", "a", "c", "d"]
 
 
-@pytest.mark.parametrize(
-    "lists",
-    [
-        [],
-        [[("a", 0.5)]],
-        [[("a", 0.5), ("b", 0.5)]],
-        [[("a", None), ("b", 1.0)]],
-        # One list out of order does not turn the direction.
-        [[("a", 0.9), ("b", 0.1)], [("a", 0.8), ("c", 0.2)], [("d", 0.1), ("e", 0.2)]],
-    ],
-)
-def test_higher_is_better_where_the_order_does_not_tell(lists: list[Any]) -> None:
-    assert find_score_direction([ranked(*rows) for rows in lists]) <= 0
-
-
 # --- scores that are missing ----------------------------------------------------------------------
 
 
@@ -106,14 +90,6 @@ def test_a_missing_score_makes_ranks_decide(method: FusionMethod) -> None:
 
 
 # --- weighted sums --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scores", [(None, 0.5), (0.1, 0.9, 0.5)])
-def test_a_weighted_sum_counts_ranks_where_scores_cannot_be_used(
-    scores: tuple[Any, ...],
-) -> None:
-    lists = [ranked(*zip("abc", scores, strict=False)), ranked(("a", 0.5))]
-    assert sum_weighted_scores(lists) == sum_weighted_scores(lists, "rrf")
 
 
 # --- laws -----------------------------------------------------------------------------------------
@@ -134,19 +110,6 @@ def rankings_of(
 
 
 many = st.lists(rankings_of(unique=False), min_size=2, max_size=5)
-
-
-@given(rankings_of(), rankings_of(rising=True), st.sampled_from(MERGING))
-def test_one_list_is_returned_unchanged_and_distances_as_falling_scores(
-    ranking: Ranking, near: Ranking, method: FusionMethod
-) -> None:
-    fused = fuse_rankings([ranking], method)
-    assert list(fused.keys) == list(ranking.keys)
-    assert [it.passage for it in fused.items] == list(ranking.passages)
-    assert list(fused.scores) == list(ranking.scores)
-    fused = fuse_rankings([near], method)
-    assert list(fused.keys) == list(near.keys)
-    assert list(fused.scores) == sorted(fused.scores, reverse=True)
 
 
 @given(many, st.sampled_from(MERGING))

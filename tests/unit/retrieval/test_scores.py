@@ -6,11 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.retrieval.ranking import make_scores_strictly_decreasing
 from tests.support.retrieval_world import HISTORY, QUERY, REPLIES, Way, every_way, ids, transforming
 
 REWRITE = {"rewrite": REPLIES["rewrite"]["rewrite"]}
@@ -115,13 +112,3 @@ def test_distances_stay_distances(way: Way) -> None:
 
     got = way.wrap(found, config=transforming("rewrite"), script=REWRITE).call(QUERY, top_k=3)
     assert {it["id"]: it["distance"] for it in got} == {"a": 0.1, "b": 0.2, "e": 0.2}
-
-
-@given(st.lists(st.floats(-1e6, 1e6), max_size=40))
-@settings(deadline=None)
-def test_falling_scores_fall_and_keep_what_falls(scores: list[float]) -> None:
-    made = make_scores_strictly_decreasing(scores)
-    assert len(made) == len(scores)
-    assert all(one > other for one, other in pairwise(made))
-    if all(one - other > 10 for one, other in pairwise(scores)):
-        assert made == scores
