@@ -55,6 +55,7 @@ from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.retrieval.variants import VariantResults, search_variants
 from qtmiddleware.runtime.io import Outcome, Work
 from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import (
     Degradation,
@@ -74,11 +75,11 @@ async def retrieve(call: Call, services: Services) -> Retrieval:
         Exception: The error of the search for the question, unchanged. There are no other errors.
     """
     observation = call.observation.make_child("retrieval", top_k=call.top_k, content=call.original)
-    services = services.within(observation, call.settings.limits.max_concurrency)
+    flow = _Flow(call, services, observation)
     with observation:
-        retrieval = observation.keep_result(await _Flow(call, services).run())
+        retrieval = observation.keep_result(await flow.run())
     for hook in call.hooks:
-        outcome = await services.tell(hook, retrieval)
+        outcome = await flow.services.tell(hook, retrieval)
         if not outcome.has_succeeded:
             retrieval = _record_failed_hook(call, retrieval, outcome)
     return retrieval
@@ -87,9 +88,9 @@ async def retrieve(call: Call, services: Services) -> Retrieval:
 async def transform(call: Call, services: Services) -> Transformation:
     """Return the model's texts for *call*, without any search: none if the model fails."""
     observation = call.observation.make_child("transform", content=call.original)
-    services = services.within(observation, call.settings.limits.max_concurrency)
+    flow = _Flow(call, services, observation)
     with observation:
-        return observation.keep_result(await _Flow(call, services).transform())
+        return observation.keep_result(await flow.transform())
 
 
 def _record_failed_hook(call: Call, retrieval: Retrieval, outcome: Outcome[None]) -> Retrieval:
@@ -111,10 +112,11 @@ def _record_failed_hook(call: Call, retrieval: Retrieval, outcome: Outcome[None]
 class _Flow:
     """One retrieval in progress. Its methods are listed in the order in which they run."""
 
-    def __init__(self, call: Call, services: Services) -> None:
+    def __init__(self, call: Call, services: Services, observation: Observation) -> None:
         self.call = call
-        self.services = services
         self.settings = call.settings
+        limit = self.settings.limits.max_concurrency
+        self.services = services.within(observation, limit)
         self.learned = call.learned
         self.trace = Trace()
         if call.page:
@@ -214,7 +216,7 @@ class _Flow:
             response,
             matches=matches,
             variants=(state.original, *variants.searched_variants),
-            transformation=variants.transformation,
+            transformation=variants.texts,
             rankings=fusion.rankings,
             fused=tuple(fusion.fused.keys),
             fused_scores=tuple(fusion.fused.scores),

@@ -28,7 +28,7 @@ from math import ceil, isfinite
 from operator import attrgetter, mul
 from pathlib import Path
 from traceback import extract_tb
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.catalogue import FUSION_METHODS, OWN_FUSION
 from qtmiddleware.config.settings import FusionSettings
@@ -286,9 +286,9 @@ def sum_weighted_scores(
     is_by_score = method == "weighted" and has_usable_scores(rankings)
     gains = []
     for ranking in rankings:
-        weight = ranking.variant.weight
+        weight, scores = ranking.variant.weight, ranking.scores
         if is_by_score:
-            gains.append([weight * gain for gain in _scale_scores(ranking.scores)])  # type: ignore[arg-type]
+            gains.append([weight * gain for gain in _scale_scores(scores)])
         else:
             gains.append(_list_reciprocal_ranks(ranking, weight, rrf_k))
     merged = _score_passages_by_gains(rankings, gains)
@@ -298,32 +298,26 @@ def sum_weighted_scores(
 
 def _merge_anchored(rankings: Sequence[Ranking], sign: int) -> FusedList:
     """Merge *rankings* by the weighted mean of their scores, scaled to the same spread."""
-    lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
-    lowest_scores = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
-    total_weight = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
-    weights = [
-        sign * ranking.variant.weight / total_weight if ranking.keys else 0.0
-        for ranking in rankings
+    spreads = [measure_spread(ranking.scores) for ranking in rankings]  # type: ignore[arg-type]
+    # Lists whose scores are all equal do not count.
+    parts = [
+        ranking.variant.weight if spread else 0.0
+        for ranking, spread in zip(rankings, spreads, strict=True)
     ]
-    spreads = list(map(measure_spread, lists))
-    mean = _average_spreads(rankings, spreads)
-    gains = [
-        [
-            (weight * mean / spread if spread else weight) * (score - lowest_score)
-            for score in scores
-        ]
-        for scores, lowest_score, weight, spread in zip(
-            lists, lowest_scores, weights, spreads, strict=True
-        )
-    ]
+    mean = sum(map(mul, parts, spreads)) / (sum(parts) or 1.0)
+    total = sum(ranking.variant.weight for ranking in rankings if ranking.keys) or 1.0
     # The score of a passage that is the lowest of every list. Each list adds the difference between
     # the passage's score and that list's lowest score.
-    floor = sum(
-        [weight * lowest_score for weight, lowest_score in zip(weights, lowest_scores, strict=True)]
-    )
-    return FusedList(
-        _sort_by_score(_score_passages_by_gains(rankings, gains, floor)), "anchored", mean
-    )
+    floor, gains = 0.0, []
+    for ranking, spread in zip(rankings, spreads, strict=True):
+        scores: Sequence[Any] = ranking.scores
+        lowest = (min if sign > 0 else max)(scores, default=0.0)
+        weight = sign * ranking.variant.weight / total if scores else 0.0
+        scale = weight * mean / spread if spread else weight
+        gains.append([scale * (score - lowest) for score in scores])
+        floor += weight * lowest
+    merged = _score_passages_by_gains(rankings, gains, floor)
+    return FusedList(_sort_by_score(merged), "anchored", mean)
 
 
 def _merge_max(rankings: Sequence[Ranking], sign: int) -> FusedList:
@@ -434,20 +428,10 @@ def _list_reciprocal_ranks(ranking: Ranking, weight: float, rrf_k: int) -> list[
     return [weight / (rrf_k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
-def _scale_scores(scores: Sequence[float]) -> list[float]:
+def _scale_scores(scores: Sequence[Any]) -> list[float]:
     """Return *scores*, best first, scaled from 1 (first score) to 0 (last score)."""
     width = scores[0] - scores[-1] if scores else 0.0
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
-
-
-def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the mean of *spreads* by the weights of their lists. Spreads of 0 do not count."""
-    weights = [
-        ranking.variant.weight if spread else 0.0
-        for ranking, spread in zip(rankings, spreads, strict=True)
-    ]
-    total: float = sum(map(mul, weights, spreads))
-    return total / (sum(weights) or 1.0)
 
 
 def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:

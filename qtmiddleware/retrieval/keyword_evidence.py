@@ -77,7 +77,7 @@ def rerank_by_keywords(state: State, fusion: FusionResult, variants: VariantResu
     fused, trace = fusion.fused, state.trace
     if not state.call.uses_keyword_evidence:
         return fused
-    began, times = trace.measure_elapsed(), state.read_times(variants.transformation)
+    began, times = trace.measure_elapsed(), state.read_times(variants.texts)
     keywords = _collect_weighted_keywords(state, variants)
     candidates = fused.items[: state.settings.keyword_evidence.candidates or None]
     passages = [candidate.passage for candidate in candidates]
@@ -102,7 +102,7 @@ def _collect_weighted_keywords(state: State, variants: VariantResults) -> Weight
       group's weight is a fraction of the variant's weight in the fusion.
     - A step-back question adds no group, because it is more general than the question.
     """
-    named = " ".join((variants.question_keywords, *variants.transformation.keywords))
+    named = " ".join((variants.question_keywords, *variants.texts.keywords))
     share = state.settings.keyword_evidence.variants
     groups = [
         (prepare_query(variant.text, state.settings).keywords, share * variant.weight)
@@ -126,7 +126,7 @@ def _collect_evidence(
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
         return None
-    terms, standalone = state.glossary_terms, variants.transformation.standalone
+    terms, standalone = state.glossary_terms, variants.texts.standalone
     if standalone:
         terms = state.find_glossary_terms(standalone)
     if terms:

@@ -35,6 +35,7 @@ from typing import Final, Self
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
+from qtmiddleware.preprocessing.text import fold_text
 from qtmiddleware.retrieval.fusion import are_reciprocal_ranks
 from qtmiddleware.retrieval.question_words import LEADING, find_words, judge_lead
 from qtmiddleware.runtime.forking import make_lock
@@ -73,13 +74,14 @@ _SMALL_TALK: Final = frozenset(
     {
         "hi", "hello", "hey", "good morning", "good evening", "bye", "goodbye", "thanks",
         "thank you", "thx", "ok", "okay", "yes", "no", "please", "test",
-        "hola", "gracias", "muchas gracias", "buenos dias", "buenos días", "adios", "adiós", "sí",
+        "hola", "gracias", "muchas gracias", "buenos dias", "adios", "si",
         "hallo", "guten tag", "danke", "vielen dank", "ja", "nein",
         "bonjour", "salut", "merci", "au revoir", "oui", "non",
-        "ciao", "buongiorno", "grazie", "arrivederci", "olá", "bom dia", "obrigado", "sim", "não",
-        "hoi", "goedemorgen", "dank je", "bedankt", "nee",
+        "ciao", "buongiorno", "grazie", "ola", "bom dia", "obrigado", "obrigada", "sim", "nao",
+        "hoi", "dank je", "bedankt", "nee",
     }
 )  # fmt: skip
+"""Greetings and the like, in lower case and without accents."""
 
 WEIGHTS: Final = {"best_score": 2.0, "lead": 1.0, "coverage": 1.0}
 """The weight of each signal in the confidence."""
@@ -117,7 +119,7 @@ def find_skip_reason(
     if has_history:
         return ""
     words = query.split()
-    if " ".join(words).casefold().replace("’", "'").strip(" .!?,;:…¡¿") in _SMALL_TALK:
+    if fold_text(" ".join(words)).strip(" .!?,;:…¡¿") in _SMALL_TALK:
         return "small_talk"
     # A word in lower case shows that the query has more than identifiers.
     if any(word.isalpha() and word.islower() for word in words):

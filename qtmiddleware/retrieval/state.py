@@ -158,11 +158,11 @@ class State:
             variant, response, self.call.shape, options=options, initial_rankings=initial
         )
 
-    def read_times(self, transformation: Transformation) -> Times:
+    def read_times(self, texts: Transformation) -> Times:
         """Return the dates and versions in the question or in its standalone form."""
         # In a conversation, a date may be in an earlier message. The standalone form repeats it.
-        if self._times is None or transformation.standalone:
-            text = transformation.standalone or self.call.original
+        if self._times is None or texts.standalone:
+            text = texts.standalone or self.call.original
             return read_times(text, self.query.language, lambda: self.today)
         return self._times
 

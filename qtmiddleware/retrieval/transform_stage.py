@@ -48,7 +48,7 @@ _LEADERS_OWN: Final = frozenset({"timeout", "cancelled"})
 class Transformed(NamedTuple):
     """A transformation, and the failures on the way to it."""
 
-    transformation: Transformation
+    texts: Transformation
     degradations: tuple[Degradation, ...] = ()
 
 
@@ -84,12 +84,10 @@ class TransformStage:
 
     async def get_transformation(self, services: Services) -> Transformation:
         """Return the transformation; an empty one if the model does not reply in time."""
-        transformation, degradations = await self._share_result(
-            services, self._state.model_deadline
-        )
-        self._trace.notes.extend(transformation.notes)
+        texts, degradations = await self._share_result(services, self._state.model_deadline)
+        self._trace.notes.extend(texts.notes)
         self._degradations.extend(degradations)
-        return transformation
+        return texts
 
     async def _share_result(self, services: Services, deadline: Deadline) -> Transformed:
         cache, key = self._cache, self._key
@@ -132,26 +130,26 @@ class TransformStage:
         asks = [partial(services.ask, prompt, deadline) for prompt in request.prompts]
         request.read_replies(await services.gather(asks, deadline), self._trace)
         self._record_relevance()
-        transformation = request.repair_or_drop_texts(
+        texts = request.repair_or_drop_texts(
             self._call.original, state.find_protected_spans(), state.query.language or "auto"
         )
         degradations = tuple(request.degradations)
-        if self._key is not None and not transformation.is_empty and not degradations:
-            self._cache.put(self._key, transformation)
+        if self._key is not None and not texts.is_empty and not degradations:
+            self._cache.put(self._key, texts)
             if self._cache.shared is not None:
                 await self._cache.shared.write(
                     services.io,
                     hash_key(self._key),
-                    transformation,
+                    texts,
                     self._call.settings.cache.ttl_seconds,
                     deadline,
                     self._degradations,
                 )
-        return Transformed(transformation, degradations)
+        return Transformed(texts, degradations)
 
     def _record_relevance(self) -> None:
         """Remember which fraction of the question's words the model's texts keep."""
-        state, model, written = self._state, self._call.model, self._request.transformation
+        state, model, written = self._state, self._call.model, self._request.texts
         if model is None or state.is_follow_up:
             return
         if written.rewrite or written.sub_queries or written.paraphrases:
@@ -167,18 +165,16 @@ class TransformStage:
         shared = self._cache.shared
         if shared is None or self._key is None:
             return None
-        transformation = await shared.read(
-            services.io, hash_key(self._key), deadline, self._degradations
-        )
-        if transformation is None:
+        texts = await shared.read(services.io, hash_key(self._key), deadline, self._degradations)
+        if texts is None:
             return None
         fields = [field for prompt in self._request.prompts for field in prompt.fields]
-        if transformation.is_empty or not is_within_limits(transformation, fields):
+        if texts.is_empty or not is_within_limits(texts, fields):
             self._degradations.append(Degradation("cache", "unreadable"))
             return None
         self._trace.cache_hits += 1
-        self._cache.put(self._key, transformation)
-        return transformation
+        self._cache.put(self._key, texts)
+        return texts
 
     def _record_skipped_model_call(self, reason: str) -> None:
         """Record in the trace that the model was not asked, and the one-word *reason*."""
@@ -192,7 +188,7 @@ class ModelRequest:
     Attributes:
         query: The user's query.
         prompts: The prompts, which are asked at the same time.
-        transformation: The texts of all replies that could be read.
+        texts: The texts of all replies that could be read.
         degradations: The failed calls and unusable replies.
     """
 
@@ -205,7 +201,7 @@ class ModelRequest:
         anchors: Anchors | None = None,
     ) -> None:
         self.query = query
-        self.transformation = NOTHING
+        self.texts = NOTHING
         self.degradations: list[Degradation] = []
         self._history = history
         self._settings = settings
@@ -233,11 +229,11 @@ class ModelRequest:
         # The prompts are asked at the same time, so the slowest reply counts.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
         transformations = [
-            transformation
+            texts
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
-            if (transformation := self._read_reply(prompt, outcome, trace)) is not None
+            if (texts := self._read_reply(prompt, outcome, trace)) is not None
         ]
-        self.transformation = merge_transformations(transformations)
+        self.texts = merge_transformations(transformations)
 
     def _read_reply(
         self, prompt: Prompt, outcome: Outcome[Reply], trace: Trace
@@ -252,13 +248,13 @@ class ModelRequest:
             reply = outcome.get()
             record_cost(trace, reply)
             try:
-                transformation = parse_transformation(prompt, reply)
+                texts = parse_transformation(prompt, reply)
             except ModelError as unusable:
                 error = unusable
                 trace.notes.extend(unusable.notes)
             else:
                 trace.record_stage(stage, outcome.seconds, began=outcome.began)
-                return transformation
+                return texts
         elif error.was_asked:
             # The model was asked, so the call cost something. Unless it is known to be free, the
             # amount is unknown.
@@ -280,9 +276,9 @@ class ModelRequest:
         the standalone form is compared with the user's query, and all other texts are compared with
         the standalone form.
         """
-        transformation = self.transformation
-        if transformation.is_empty or not self._settings.llm.guard:
-            return transformation
+        texts = self.texts
+        if texts.is_empty or not self._settings.llm.guard:
+            return texts
         guard = partial(
             guard_transformation,
             # Models may answer in English, which is easy to detect. Other languages with the same
@@ -292,23 +288,21 @@ class ModelRequest:
             conversation=" ".join(message.content for message in self._history),
         )
         reference = original_query
-        if transformation.standalone:
+        if texts.standalone:
             guarded_form = guard(
-                Transformation(standalone=transformation.standalone),
+                Transformation(standalone=texts.standalone),
                 query=original_query,
                 required_spans=[(span.kind, span.text) for span in protected_spans],
             )
-            notes = transformation.notes + guarded_form.notes
-            transformation = replace(
-                transformation, standalone=guarded_form.standalone, notes=notes
-            )
-            if transformation.standalone:
-                reference = transformation.standalone
+            notes = texts.notes + guarded_form.notes
+            texts = replace(texts, standalone=guarded_form.standalone, notes=notes)
+            if texts.standalone:
+                reference = texts.standalone
                 protected_spans = find_protected_spans(reference, language=language)
                 if self._anchors is not None:
                     protected_spans = self._anchors.drop_relative_spans(protected_spans)
         guarded = guard(
-            transformation,
+            texts,
             query=reference,
             required_spans=[(span.kind, span.text) for span in protected_spans],
         )

@@ -124,12 +124,10 @@ def select_variants(
         else []
     )
     text = " ".join([question, *(variant.text.strip() for variant in joinable)])
-    kinds = {variant.kind for variant in joinable}
-    weight = max(
-        (sum(variant.weight for variant in joinable if variant.kind == kind) for kind in kinds),
-        default=0.0,
-    )
-    joined = [Variant(JOINED, text, weight)] if joinable else standalone
+    weights: dict[str, float] = {}
+    for variant in joinable:
+        weights[variant.kind] = weights.get(variant.kind, 0.0) + variant.weight
+    joined = [Variant(JOINED, text, max(weights.values()))] if joinable else standalone
     notes = [
         (variant.kind, IN_ONE_TEXT if variant in joinable else NOT_SEARCHED)
         for variant in remaining
@@ -166,7 +164,7 @@ class VariantResults:
     """What the model's texts brought.
 
     Attributes:
-        transformation: The texts. The standalone form is dropped if the question starts a new
+        texts: The model's texts. The standalone form is dropped if the question starts a new
             topic.
         question_keywords: The keywords of the question or, in a conversation, of its standalone
             form.
@@ -175,7 +173,7 @@ class VariantResults:
         results: The responses that could be read, at most one per variant.
     """
 
-    transformation: Transformation
+    texts: Transformation
     question_keywords: str
     evidence_variants: Sequence[Variant]
     searched_variants: Sequence[Variant]
@@ -188,22 +186,22 @@ async def search_variants(state: State, services: Services) -> VariantResults:
     If fewer searches succeed than ``fusion.minSuccesses``, the variants count for nothing.
     """
     settings = state.settings
-    transformation = _choose_texts(state)
-    keywords = find_question_keywords(state.query, transformation, settings)
+    texts = _choose_texts(state)
+    keywords = find_question_keywords(state.query, texts, settings)
     variants = build_variants(
-        transformation,
+        texts,
         state.query.text,
         state.call.fusion_settings,
         state.trace,
         keywords if settings.llm.guard else "",
     )
-    variants, searched = _choose_searches(state, transformation, variants)
+    variants, searched = _choose_searches(state, texts, variants)
     results = await _search_at_once(searched, state, services) if searched else []
     if len(results) < min(settings.fusion.min_successes, len(searched)):
         detail = f"{len(results)} of {len(searched)} searches succeeded"
         state.degradations.append(Degradation("search", "too_few_successes", detail))
-        return VariantResults(transformation, keywords, (), searched, ())
-    return VariantResults(transformation, keywords, variants, searched, results)
+        return VariantResults(texts, keywords, (), searched, ())
+    return VariantResults(texts, keywords, variants, searched, results)
 
 
 def _choose_texts(state: State) -> Transformation:
@@ -220,12 +218,12 @@ def _choose_texts(state: State) -> Transformation:
 
 
 def _choose_searches(
-    state: State, transformation: Transformation, variants: Sequence[Variant]
+    state: State, texts: Transformation, variants: Sequence[Variant]
 ) -> tuple[Sequence[Variant], Sequence[Variant]]:
     """Return the variants whose words count as evidence, and the variants to search."""
     call, trace = state.call, state.trace
     standalone = [variant for variant in variants if variant.kind == STANDALONE]
-    if call.has_parts and len(transformation.sub_queries) > 1:
+    if call.has_parts and len(texts.sub_queries) > 1:
         return variants, standalone
     # The limit must be unset, or too low for one search per variant.
     limit = state.settings.limits.max_searches
