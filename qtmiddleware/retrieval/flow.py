@@ -119,10 +119,6 @@ class _Flow:
         self.services = services.within(observation, limit)
         self.learned = call.learned
         self.trace = Trace()
-        if call.page:
-            self.trace.note(
-                "query", f"`{call.page}` selects a page: the plain call's passages in a new order"
-            )
         self.state = State(call, self.trace)
         self.degradations = self.state.degradations
         # The error of the original's own search, the only error that the flow raises.

@@ -115,11 +115,6 @@ class State:
         )
         return stage
 
-    @property
-    def model_deadline(self) -> Deadline:
-        """The deadline for the model's reply, if the model is asked now."""
-        return self.deadline.sooner(self.settings.limits.model_seconds)
-
     def find_protected_spans(self) -> Sequence[Span]:
         """Return the parts of the question that the model must keep, such as numbers and names."""
         spans = find_protected_spans(self.call.original, language=self.query.language or "auto")

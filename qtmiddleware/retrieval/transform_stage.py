@@ -84,7 +84,8 @@ class TransformStage:
 
     async def get_transformation(self, services: Services) -> Transformation:
         """Return the transformation; an empty one if the model does not reply in time."""
-        texts, degradations = await self._share_result(services, self._state.model_deadline)
+        deadline = self._state.deadline.sooner(self._call.settings.limits.model_seconds)
+        texts, degradations = await self._share_result(services, deadline)
         self._trace.notes.extend(texts.notes)
         self._degradations.extend(degradations)
         return texts

@@ -92,9 +92,8 @@ def build_variants(
 def _measure_relevance(texts: Sequence[str], question_terms: Set[str]) -> float:
     if len(question_terms) < TELLING:
         return 1.0
-    return min(
-        1.0, len(question_terms & find_terms(" ".join(texts))) / len(question_terms) / ON_TOPIC
-    )
+    kept = question_terms & find_terms(" ".join(texts))
+    return min(1.0, len(kept) / len(question_terms) / ON_TOPIC)
 
 
 def select_variants(
