@@ -210,10 +210,9 @@ def find_query_problem(query: Any) -> Degradation | None:
 
 def validate_query(query: Any, argument_name: str) -> str:
     """Return *query* if it can be used. Raises `InvalidQuery`, which names *argument_name*."""
-    problem = find_query_problem(query)
-    if problem is None:
-        return query  # type: ignore[no-any-return]
-    raise build_query_error(problem, argument_name)
+    if (problem := find_query_problem(query)) is not None:
+        raise build_query_error(problem, argument_name)
+    return str(query)
 
 
 def build_query_error(problem: Degradation, argument_name: str) -> InvalidQuery:

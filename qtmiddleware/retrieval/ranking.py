@@ -32,11 +32,7 @@ from qtmiddleware.retrieval.responses import (
     read_response,
     replace_score,
 )
-from qtmiddleware.retrieval.signals import (
-    LATER_PAGE,
-    measure_confidence_signals,
-    measure_leading_coverage,
-)
+from qtmiddleware.retrieval.signals import measure_confidence_signals, measure_leading_coverage
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -108,7 +104,7 @@ def measure_confidence(
 ) -> Standing:
     """Return the confidence in the result, by comparison with results of earlier questions."""
     if state.call.page:
-        return LATER_PAGE
+        return Standing(None, problem="the scores of a page tell nothing about the question")
     ranking = fusion.question_ranking or fusion.own_ranking
     coverage = None if evidence is None else evidence.coverage
     if coverage is None and state.call.uses_keyword_evidence:

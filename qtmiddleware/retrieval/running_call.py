@@ -20,8 +20,6 @@ class RunningCall:
     to the call is registered, so that an interrupt such as Ctrl+C leaves no call behind.
     """
 
-    __slots__ = ("__weakref__", "_token", "fn", "search")
-
     def __init__(self, search: Search) -> None:
         self.search = search
         self.fn: Callable[..., Any] | None = None

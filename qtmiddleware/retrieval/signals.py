@@ -95,11 +95,6 @@ fixed fraction of questions is flagged.
 """
 LEAST_COVERAGE: Final = 1 / 3
 """A result is unsure if its best score is low and its coverage is at most this fraction."""
-LATER_PAGE: Final = Standing(
-    None, problem="the call selects a page, whose scores are no measure of the question"
-)
-_NO_PASSAGES: Final = Standing(0.0, is_unsure=True, problem="the function returned no passages")
-_NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores nor texts")
 
 
 def find_skip_reason(
@@ -189,7 +184,7 @@ class Gate(_Comparison):
             self.record_forced_call(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
         with self._lock:
-            observed = max(len(self._percentiles[name]) for name in signals)
+            observed = max(len(self._percentiles[name].ordered) for name in signals)
             percentiles = [self._percentiles[name].record(it) for name, it in signals.items()]
             doubt = 1.0 - sum(percentiles) / len(percentiles)
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
@@ -218,13 +213,10 @@ class Percentiles:
         # The remembered numbers, the lowest first.
         self.ordered: list[float] = []
 
-    def __len__(self) -> int:
-        return len(self.ordered)
-
     def record(self, number: float) -> float:
         """Return the percentile of *number*, from 0 to 1, and remember it. Equals count half."""
         lower = (bisect_left(self.ordered, number) + bisect_right(self.ordered, number)) / 2
-        count = len(self)
+        count = len(self.ordered)
         if self._expected is not None:
             low, high = self._expected
             lower += PRIOR * min(1.0, max(0.0, (number - low) / (high - low)))
@@ -302,12 +294,12 @@ class Standings(_Comparison):
     ) -> Standing:
         """Return the confidence in a result, and remember its *signals* unless it is empty."""
         if not passage_count:
-            return _NO_PASSAGES
+            return Standing(0.0, is_unsure=True, problem="the function returned no passages")
         if not signals:
-            return _NO_SIGNALS
+            return Standing(None, problem="the passages have neither scores nor texts")
         with self._lock:
             # A result is compared only with earlier ones.
-            seen = min(len(self._percentiles[name]) for name in signals)
+            seen = min(len(self._percentiles[name].ordered) for name in signals)
             is_low = seen >= LEAST_SEEN and self._is_best_score_low(signals.get("best_score"))
             observed = {
                 name: self._percentiles[name].record(signal) for name, signal in signals.items()

@@ -251,12 +251,6 @@ async def _search_at_once(
             return []
         trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.get()
-        # embed= is the user's function and may return anything.
-        if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
-            state.degradations.append(
-                Degradation("embed", "failed", "embed= returned the wrong number of vectors")
-            )
-            return []
     # Nothing is known yet about whether the function allows so many passages.
     narrow_by = None if call.learned.widening.is_proven else state.deadline
     widths = {"sub_query": call.settings.fusion.sub_query_top_k or state.search_width}
