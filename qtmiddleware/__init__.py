@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from qtmiddleware.types import SubAnswer as SubAnswer
     from qtmiddleware.types import Transformation as Transformation
     from qtmiddleware.types import Variant as Variant
-    from qtmiddleware.wrapping.health import Health as Health
     from qtmiddleware.wrapping.query_middleware import QueryMiddleware as QueryMiddleware
     from qtmiddleware.wrapping.query_middleware import middleware as middleware
 
@@ -73,7 +72,6 @@ _HOMES = {
         "WrapError",
     ),
     "preprocessing": ("preprocess",),
-    "wrapping.health": ("Health",),
     "kit.check": ("Check", "CheckState", "Finding"),
     "kit.index.hybrid": ("Hybrid",),
     "kit.index.ingestion": ("IngestReport", "ingest"),

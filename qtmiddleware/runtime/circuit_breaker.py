@@ -73,7 +73,7 @@ class Breaker:
         self._needs_probe = False
 
     def report(self) -> tuple[BreakerState, int, int, float]:
-        """Return the breaker's state and counts, as `Health` shows them."""
+        """Return the breaker's state and counts, as `health()` shows them."""
         seconds = self.wait_seconds
         state = BreakerState.HALF_OPEN if self._needs_probe else BreakerState.CLOSED
         if seconds:

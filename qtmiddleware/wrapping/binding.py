@@ -113,46 +113,56 @@ class Binding:
         self.is_named = query_arg is not None
         # With those that a partial sets.
         self._all = read_parameters_of_any(inner)
-        parameters = read_parameters_of_any(fn)
-        kinds = {parameter.kind for parameter in parameters.values()}
-        self.named = {name: it for name, it in parameters.items() if it.kind not in _VARIADIC}
-        by_position = [name for name, it in self.named.items() if it.kind in _BY_POSITION]
-        self.positions = {name: index for index, name in enumerate(by_position)}
-        first = int(by_position[:1] in (["self"], ["cls"]))
-        self._free = [name for name in self.named if name not in {"self", "cls", *fixed}]
-        self._free_by_position = [name for name in by_position if name in self._free]
-        self.takes_positional = bool(by_position[first:]) or _VARIADIC[0] in kinds
-        self.has_var_keyword = _VARIADIC[1] in kinds
-        is_known = self._free_by_position or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
-        self.is_loose = not (kinds.isdisjoint(_VARIADIC) or is_known)
-        is_keyword_only = not (by_position[first:] or self.is_loose)
-        self.is_pinecone_search = (
-            not by_position[first:] and {_INPUTS, "namespace"} <= self.named.keys()
-        )
+        self._sort_parameters(read_parameters_of_any(fn), fixed)
         self._check_names(query_arg=query_arg, top_k_arg=top_k_arg, page_arg=page_arg)
+        is_pinecone = str(getattr(inner, "__module__", "")).startswith("pinecone.")
         # Pinecone's method `query` shows no parameters, and takes keywords only.
-        is_query = self.is_loose and name.endswith(".query")
-        if is_query and query_arg is None and str(inner.__module__).startswith("pinecone."):
+        self._is_query = self.is_loose and name.endswith(".query")
+        if self._is_query and is_pinecone and query_arg is None:
             self._refuse_vectors(VECTORS)
-        self.takes_vector_anywhere = self.is_loose and not (is_query or self.is_named)
         if self.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
             query_arg = ".".join(_INPUTS_TEXT)
-        self.path = path = tuple((query_arg or self._find_question()).split("."))
+        self.argument = query_arg or self._find_question()
+        self.path = tuple(self.argument.split("."))
+        root = self.path[0]
         # The clauses that a partial sets only say which fields to search.
-        if path[0] in self._all and path[0] not in (*self._free, SCORE_BY):
+        if root in self._all and root not in (*self._free, SCORE_BY):
             raise self._make_error(
-                f"is a partial that already sets {path[0]!r}; leave the query out of the partial"
+                f"is a partial that already sets {root!r}; leave the query out of the partial"
             )
-        self.argument = ".".join(path)
-        self.takes_clauses = path == (SCORE_BY,)
-        self.sources = self._list_sources([first] if is_keyword_only else [])
-        others = [name for name in self.named if name != path[0]]
+        self.takes_clauses = self.path == (SCORE_BY,)
+        self.sources = self._list_sources(root)
+        others = [name for name in self.named if name != root]
         self.top_k_argument = top_k_arg or find_top_k_name(others)
+        number = (self.top_k_argument or "").partition(".")[0]
         self.is_page_named = page_arg is not None
-        taken = (self.top_k_argument or "").partition(".")[0]
-        usual_pages = [name for name in others if _is_page_name(name) and name != taken]
-        self.pages = usual_pages if page_arg is None else [page_arg] if page_arg else []
+        self.pages = [page_arg] if page_arg else []
+        if page_arg is None:
+            self.pages += (name for name in others if name != number and _is_page_name(name))
         self.may_have_pages = self.has_var_keyword and not (self.pages or self.is_page_named)
+
+    def _sort_parameters(
+        self, parameters: Mapping[str, inspect.Parameter], fixed: Mapping[str, Any]
+    ) -> None:
+        """Set what is known of the parameters by name and by position. A partial sets *fixed*."""
+        kinds = {parameter.kind for parameter in parameters.values()}
+        self.has_var_keyword = _VARIADIC[1] in kinds
+        self.named = {
+            name: parameter
+            for name, parameter in parameters.items()
+            if parameter.kind not in _VARIADIC
+        }
+        by_position = [name for name in self.named if self.named[name].kind in _BY_POSITION]
+        self.positions = {name: index for index, name in enumerate(by_position)}
+        self._first_position = int(by_position[:1] in (["self"], ["cls"]))
+        by_position = by_position[self._first_position :]
+        self.takes_positional = bool(by_position) or _VARIADIC[0] in kinds
+        self._free = [name for name in self.named if name not in {"self", "cls", *fixed}]
+        self._free_by_position = [name for name in by_position if name in self._free]
+        is_known = self._free_by_position or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
+        self.is_loose = not (kinds.isdisjoint(_VARIADIC) or is_known)
+        self._is_keyword_only = not (by_position or self.is_loose)
+        self.is_pinecone_search = not by_position and {_INPUTS, "namespace"} <= self.named.keys()
 
     def _find_question(self) -> str:
         """Return the name of the parameter that takes the question."""
@@ -197,22 +207,34 @@ class Binding:
         fits = self._is_vector(name) if self.takes_vector else annotation in _TEXT_TYPES
         return fits or annotation is _EMPTY
 
-    def _list_sources(self, positions: list[int]) -> Path:
-        """Return `sources`. *positions* are some that callers use, but the function does not."""
-        name = self.path[0]
-        usual = [*(it for it in QUERIES if it not in self.named), _INPUTS]
+    def _list_sources(self, name: str) -> Path:
+        """Return `sources`, where the function takes the question in the parameter *name*."""
+        usual = [*(query for query in QUERIES if query not in self.named), _INPUTS]
+        # Callers may pass a question first though the function takes keywords only.
+        positions = [self._first_position] if self._is_keyword_only else []
         if self.takes_clauses:
             # A text that a caller passes beside the clauses, unless the function takes it.
             return *(() if self.has_var_keyword else usual), *positions, name
         before: list[str] = []
         if self.takes_vector:
-            before = [it for it in QUERIES if it in self.named and it != name]
+            before = [query for query in QUERIES if query in self.named and query != name]
         elif self.is_pinecone_search:
             before = ["query"]
         elif self.has_var_keyword and not self.is_named and name not in QUERIES:
             # The name is only a guess, so **kwargs may hold a usual one.
             before = usual
         return *before, name, *usual, *positions
+
+    def accepts(self, root: Any) -> bool:
+        """Return whether calls of the function may pass an argument by the keyword or position."""
+        if isinstance(root, int):
+            return self.takes_positional
+        return self.has_var_keyword or root in self.named
+
+    def accepts_vector(self, root: Any) -> bool:
+        """Return whether *root* may be the place of a vector, as nothing is known of ``*args``."""
+        is_anywhere = self.is_loose and not (self._is_query or self.is_named)
+        return is_anywhere and isinstance(root, int) and self.takes_positional
 
     def _is_vector(self, name: str) -> bool:
         return name in VECTORS or bool(_VECTOR_TYPE.search(str(self._all[name].annotation)))
@@ -299,15 +321,11 @@ class Arguments:
                 return name
         return ""
 
-    def replace(self, query: Any, top_k: int | None = None) -> Arguments:
-        """Return the arguments with another question, a text or vector, and number of passages."""
+    def replace(self, query: Any) -> Arguments:
+        """Return the arguments with another question, a text or vector."""
         call, path = self, self._path
-        if top_k is not None and self._number_path:
-            # The user's object may not allow to be copied or changed.
-            with suppress(Exception):
-                call = call._set(self._number_path, top_k)
         if self._must_move(query):
-            call, path = self._clear(call), self.binding.path
+            call, path = self._clear(), self.binding.path
         if path == (SCORE_BY,):
             query = clauses.replace_question(call._get(path), query)
         elif isinstance(query, str):
@@ -315,6 +333,13 @@ class Arguments:
         elif path == self.binding.path and _split_words(path[-1])[-1] in _LISTS_OF_VECTORS:
             query = [query]
         return call._set(path, query)
+
+    def replace_top_k(self, top_k: int) -> Arguments:
+        """Return the arguments with another number of passages, if the call has a place for it."""
+        # The user's object may not allow to be copied or changed.
+        with suppress(Exception):
+            return self._set(self._number_path, top_k)
+        return self
 
     def move_query(self) -> Arguments:
         """Return the arguments with the question's text where the function takes it."""
@@ -396,19 +421,17 @@ class Arguments:
         root, binding = self._path[0], self.binding
         if root in (binding.path[0], SCORE_BY):
             return False
-        is_by_position = isinstance(root, int) and binding.takes_positional
         if binding.takes_vector and not binding.takes_clauses:
-            # A vector stays only where nothing is known of the function, as in `*args`.
-            is_anywhere = is_by_position and binding.takes_vector_anywhere
-            return not (isinstance(query, str) or is_anywhere)
-        is_by_name = binding.has_var_keyword and isinstance(root, str)
-        is_taken = is_by_position or is_by_name or root in binding.named
-        is_text = isinstance(self._read(root), str | list | tuple)
-        return is_text and (not is_taken or binding.is_pinecone_search)
+            # A text stays; it only becomes a vector later.
+            return not (isinstance(query, str) or binding.accepts_vector(root))
+        if not isinstance(self._read(root), str | list | tuple):
+            # The question is inside an object that the function takes.
+            return False
+        return binding.is_pinecone_search or not binding.accepts(root)
 
-    def _clear(self, call: Arguments) -> Arguments:
-        """Return *call* without the text of this call, unless the function takes a text too."""
-        root, binding = self._path[0], self.binding
+    def _clear(self) -> Arguments:
+        """Return the arguments without their text, unless the function takes a text too."""
+        root, binding, call = self._path[0], self.binding, self
         is_taken = root in binding.named and not binding.is_pinecone_search
         if is_taken and root != _INSTEAD_OF_VECTORS:
             return call
@@ -420,12 +443,16 @@ class Arguments:
         kwargs = {name: value for name, value in call.kwargs.items() if name != root}
         return Arguments(binding, args, kwargs)
 
+    def _find_index(self, root: Any) -> int | None:
+        """Return the index of the argument *root* in `args`; ``None`` if it is not there."""
+        index = self.binding.positions.get(root, root)
+        is_there = isinstance(index, int) and index < len(self.args)
+        return index if is_there and root not in self.kwargs else None
+
     def _read(self, root: Any) -> Any:
         """Return the argument *root*, or `_EMPTY` if the call does not pass it."""
-        if root in self.kwargs:
-            return self.kwargs[root]
-        index = self.binding.positions.get(root, root)
-        return self.args[index] if isinstance(index, int) and index < len(self.args) else _EMPTY
+        index = self._find_index(root)
+        return self.kwargs.get(root, _EMPTY) if index is None else self.args[index]
 
     def _get(self, path: Path) -> Any:
         """Return the value at *path*, or else the default; ``None`` if there is none."""
@@ -443,10 +470,9 @@ class Arguments:
         if keys:
             held = self._get((root,))
             value = replace_value_at_path({} if held is None else held, tuple(keys), value)
-        index = self.binding.positions.get(root, root)
-        if root not in self.kwargs and isinstance(index, int) and index < len(self.args):
-            args = [*self.args]
-            args[index] = value
+        index = self._find_index(root)
+        if index is not None:
+            args = [*self.args[:index], value, *self.args[index + 1 :]]
             return Arguments(self.binding, args, self.kwargs)
         return Arguments(self.binding, self.args, {**self.kwargs, root: value})
 

@@ -144,12 +144,12 @@ class Caller:
             return self._call_function(query, top_k)
 
     def _call_function(self, query: Any, top_k: int | None) -> Any:
-        has_changes = top_k is not None or query is not self.call.original
-        if query is not None and has_changes:
-            arguments = self.arguments.replace(query, top_k)
-        else:
-            # The function gets the caller's arguments as they are.
-            arguments = self.arguments.move_query()
+        arguments = self.arguments
+        if top_k is not None:
+            arguments = arguments.replace_top_k(top_k)
+        # For the caller's own question, the function gets the caller's own objects.
+        is_own = query is None or query is self.call.original
+        arguments = arguments.move_query() if is_own else arguments.replace(query)
         return self.function.fn(*arguments.args, **arguments.kwargs)
 
     # --- afterwards -------------------------------------------------------------------------------

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from qtmiddleware.config import Config, Layers
 from qtmiddleware.config.introspection import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
-from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
+from qtmiddleware.errors import ConfigError, MissingExtra, ModelError, WrapError
 from qtmiddleware.protocols import (
     Cache,
     Clock,
@@ -66,6 +66,27 @@ class MiddlewareOptions(TypedDict, total=False):
     cache: Cache | None
 
 
+def check_options(
+    caller: Callable[..., Any], options: Mapping[str, Any], known_names: Collection[str]
+) -> None:
+    """Raise `WrapError` if *options* contains a name that *caller* does not accept.
+
+    *known_names* holds the names that *caller* accepts as ``**options``.
+    """
+    unknown = next((name for name in options if name not in known_names), None)
+    if unknown is None:
+        return
+    # Imported here, because most processes never meet an error.
+    from qtmiddleware.config.errors import find_nearest_name
+
+    parameters = inspect.signature(caller).parameters.values()
+    own = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    allowed = sorted({*known_names, *own})
+    nearest = find_nearest_name(unknown, allowed)
+    advice = f"did you mean {nearest}?" if nearest else "its options are " + ", ".join(allowed)
+    raise WrapError(f"{caller.__name__}() has no option {unknown!r}; {advice}")
+
+
 def require_functions(**options: object) -> None:
     """Raise `ConfigError` if one of the *options* is neither a function nor ``None``."""
     for name, option in options.items():
@@ -105,8 +126,6 @@ class Engine:
     log: QueryLog | None
     reranker: Reranker | None
     is_off: bool
-    _overridden: list[Engine]
-    _overriding: Lock
 
     def __init__(self, config: Config, **options: Unpack[MiddlewareOptions]) -> None:
         self._client = options.get("client")
@@ -127,15 +146,12 @@ class Engine:
         self.shadow_runs = ShadowRuns()
         self._made: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
         self._making = make_lock()
-        self._build(config, None)
-
-    def rebuild(self, config: Config, *, is_for_one_call: bool = False) -> Engine:
-        """Return an engine for *config* that shares the threads, cache and breakers of this one."""
-        engine = copy(self)
-        for name in ("model", "chat_model"):
-            vars(engine).pop(name, None)
-        engine._build(config, self if is_for_one_call else None)
-        return engine
+        self._overridden: list[Engine] = []
+        self._overriding = make_lock()
+        # A caller with little time must not open the breaker for all others, so the middleware's
+        # own limits say which call was late.
+        self._limits = config.settings.limits
+        self._build(config)
 
     def override(self, layers: Layers) -> Engine:
         """Return the engine for this engine's settings, overridden by each of *layers* in turn."""
@@ -145,21 +161,24 @@ class Engine:
         # Building under the lock lets two threads that need the same engine share one.
         with self._overriding:
             known = [it for it in self._overridden if it.settings == config.settings]
-            engine = known[0] if known else self.rebuild(config, is_for_one_call=True)
+            engine = known[0] if known else self._copy_for(config)
             # The engine that was used last comes first.
             others = [other for other in self._overridden if other is not engine]
             self._overridden = [engine, *others[: MOST_KEPT - 1]]
         return engine
 
-    def _build(self, config: Config, base: Engine | None) -> None:
+    def _copy_for(self, config: Config) -> Engine:
+        engine = copy(self)
+        engine._overridden = []
+        for name in ("model", "chat_model"):
+            vars(engine).pop(name, None)
+        engine._build(config)
+        return engine
+
+    def _build(self, config: Config) -> None:
         """Build what *config* names now, so that invalid settings fail here."""
         self.config = config
         self.settings = settings = config.settings
-        self._overridden = []
-        self._overriding = make_lock()
-        # A caller with little time must not open the breaker for all others, so the middleware's
-        # own limits say which call was late.
-        self._limits = settings.limits if base is None else base.settings.limits
         if (
             self._client is not None
             or settings.transformation_type != "none"
@@ -179,12 +198,11 @@ class Engine:
 
             self.log = QueryLog(settings.log.path, texts=settings.log.texts, redact=self.redact)
         self.glossary = None
-        if base is not None and base.settings.glossary == settings.glossary:
-            self.glossary = base.glossary
-        elif settings.glossary.path is not None or settings.glossary.terms:
+        if settings.glossary.path is not None or settings.glossary.terms:
             from qtmiddleware.retrieval.glossary import load_glossary
 
-            self.glossary = load_glossary(settings.glossary)
+            key = "glossary", repr(settings.glossary)
+            self.glossary = self._share(key, partial(load_glossary, settings.glossary))
         self.is_off = (
             settings.transformation_type == "none"
             and not settings.keyword_evidence.enabled
@@ -247,15 +265,6 @@ class Engine:
         return GovernedModel(
             inner, replace(settings, limits=self._limits), breaker, relevance=relevance
         )
-
-    def apply_limits(self) -> None:
-        """Let the cache and the circuit breakers keep to the limits in the settings."""
-        breaker = self.settings.breaker
-        for part in self._list_made("breaker"):
-            part.max_failures, part.open_seconds = breaker.failures, breaker.seconds
-        self.cache.options = self.settings.cache
-        if self.cache.shared is not None:
-            self.cache.shared.pause_seconds = breaker.seconds
 
     def load(self) -> None:
         """Load the packages of model and reranker, so that no question waits. Never raises."""

@@ -36,10 +36,10 @@ from qtmiddleware.wrapping.calling import Function
 from qtmiddleware.wrapping.engine import (
     Engine,
     MiddlewareOptions,
+    check_options,
     override_config,
     require_functions,
 )
-from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.wrapped import (
     AsyncWrapped,
     CopiedAsItself,
@@ -50,7 +50,6 @@ from qtmiddleware.wrapping.wrapped import (
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream
-    from qtmiddleware.wrapping.health import Health
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,7 +121,6 @@ class QueryMiddleware(CopiedAsItself):
         self._opening = make_lock()
         self._opened: Any = None
         self._retriever: Wrapped[..., list[Record]] | None = None
-        self._reloading = make_lock()
 
     @property
     def config(self) -> Config:
@@ -245,9 +243,8 @@ class QueryMiddleware(CopiedAsItself):
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
 
         Calls that began before keep the old settings; later ones, even of functions wrapped before,
-        use the new ones. The API key is read again. The cache, the spent budget and the threads
-        are kept, and so are breaker, clients and reranker if their settings stay the same. Read
-        `retriever` again if *config* names another store.
+        use the new ones. The API key is read again, the cache is empty and the circuit breaker
+        closed; the spent budget is kept. Read `retriever` again if *config* names another store.
 
         Thread-safe, but let a signal handler wake a thread that reloads.
 
@@ -256,19 +253,32 @@ class QueryMiddleware(CopiedAsItself):
             MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
-        with self._reloading:
-            engine = self.engine.rebuild(loaded)
-            # Load the slow parts first, so that no call waits for them.
-            engine.load()
-            engine.apply_limits()
+        engine = Engine(loaded, **self._options)
+        # Load the slow parts first, so that no call waits for them.
+        engine.load()
+        with self._opening:
             self.engine = engine
-            with self._opening:
-                # Callers that hold the former search may still use it, so it stays open.
-                if self._opened is not None and not self._opened.serves(loaded.settings):
-                    self._opened = self._retriever = None
+            # Callers that hold the former search may still use it, so it stays open.
+            if self._opened is not None and not self._opened.serves(loaded.settings):
+                self._opened = self._retriever = None
 
-    def health(self) -> Health:
-        """Return the state of models, threads, cache and budget, without contacting a service."""
+    def health(self) -> dict[str, dict[str, Any]]:
+        """Return what past calls tell about the middleware, without contacting a service.
+
+        Returns:
+            A dict of dicts, ready for JSON:
+
+            - ``model`` and ``chat_model``: the ``name``; whether it ``is_configured`` with a
+              client, a key or an address; the state of its circuit ``breaker``; the ``failures`` in
+              a row and the ``allowed_failures`` (0: the breaker never opens); the seconds to
+              ``retry_in``; and ``kept``, the mean fraction of their questions' words that its
+              replies keep (``None`` before 20 replies; below 0.5, they are not used).
+            - ``threads``: how many are ``in_use``, their ``limit``, and the ``refused`` calls.
+            - ``shadow``: the ``running``, ``finished``, ``failed`` and ``dropped`` retrievals.
+            - ``cache``: whether it ``is_enabled``, ``entries``, ``limit``, ``hits``, ``misses``.
+            - ``budget``: ``spent`` and ``limit`` of all middlewares of this process: model
+              ``calls`` in the last minute, ``tokens`` and ``usd`` in the last 24 hours.
+        """
         # Imported here so that a user who never asks does not pay for these modules.
         from qtmiddleware.wrapping.health import read_health
 
@@ -348,9 +358,8 @@ class QueryMiddleware(CopiedAsItself):
     def transform(
         self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> list[Transformation]: ...
-    def transform(
-        self, query: str | Iterable[str], **options: Unpack[AskOptions]
-    ) -> Transformation | list[Transformation]:
+
+    def transform(self, query: str | Iterable[str], **options: Any) -> Any:
         """Return the model's transformation of *query*, or a list of them for a list of queries.
 
         If the model fails for a query, its transformation is empty, and its ``notes`` say why. For
@@ -359,8 +368,7 @@ class QueryMiddleware(CopiedAsItself):
         Raises:
             InvalidQuery: for an invalid query.
         """
-        check_options(self.transform, options, AskOptions.__optional_keys__)
-        return run(*self._prepare_transform(query, options))  # type: ignore[no-any-return]
+        return run(*self._prepare_transform(query, **options))
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -371,18 +379,14 @@ class QueryMiddleware(CopiedAsItself):
         self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> list[Transformation]: ...
 
-    async def atransform(
-        self, query: str | Iterable[str], **options: Unpack[AskOptions]
-    ) -> Transformation | list[Transformation]:
+    async def atransform(self, query: str | Iterable[str], **options: Any) -> Any:
         """Transform as `transform` does, without blocking the event loop."""
-        check_options(self.atransform, options, AskOptions.__optional_keys__)
-        return await arun(*self._prepare_transform(query, options))
+        return await arun(*self._prepare_transform(query, **options))
 
     def _prepare_transform(
-        self, query: str | Iterable[str], options: AskOptions
+        self, query: str | Iterable[str], *, history: Any = None, config: Any = None
     ) -> tuple[Flow[Any], ModelOnly]:
-        config = options.get("config")
-        history = read_history(options.get("history"))
+        conversation = read_history(history)
         engine = self.engine.override((config,) if config else ())
         # Check all queries before the first model call, so that an invalid one costs nothing.
         is_one = isinstance(query, str)
@@ -390,8 +394,8 @@ class QueryMiddleware(CopiedAsItself):
         calls = [
             Call(
                 original=text,
-                history=history.messages,
-                history_problem=history.problem,
+                history=conversation.messages,
+                history_problem=conversation.problem,
                 settings=engine.settings,
                 learned=Learned(),
                 engine=engine,

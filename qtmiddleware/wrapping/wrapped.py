@@ -437,13 +437,14 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         return getattr(self._function.fn, name)
 
     def __reduce__(self) -> Any:
-        fn = self._function.fn
-        if (name := _find_import_name(self)) is not None:
-            return name
-        has_options = any(option is not None for option in self.wrap_options.values())
-        if has_options or not isinstance(fn, types.FunctionType):
+        # A decorated function of a module is found by its name.
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(str(getattr(self, "__module__", None)))
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not self:
             raise refuse_to_pickle(self)
-        return type(self.middleware).wrap, (self.middleware, fn)
+        return name
 
     def __repr__(self) -> str:
         fn = self._function.fn
@@ -474,15 +475,6 @@ def copy_with_learned(wrapped: W, learned: Learned) -> W:
         vars(wrapped), _function=replace(wrapped._function, learned=learned.copy())
     )
     return duplicate
-
-
-def _find_import_name(wrapped: Wrapped[..., Any]) -> str | None:
-    """Return the name by which *wrapped*, such as a decorated function, can be imported."""
-    name = getattr(wrapped, "__qualname__", "")
-    found: Any = sys.modules.get(str(getattr(wrapped, "__module__", None)))
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return name if found is wrapped else None
 
 
 def refuse_to_pickle(unpicklable: object) -> TypeError:

@@ -25,7 +25,7 @@ from qtmiddleware.kit.evaluation.measures import (
 from qtmiddleware.kit.evaluation.system import Run, System, open_system
 from qtmiddleware.kit.evaluation.systems import BASELINE, FREE, OWN, USUAL, Settings, chosen
 from qtmiddleware.preprocessing.text import format_count
-from qtmiddleware.wrapping.options import check_options
+from qtmiddleware.wrapping.engine import check_options
 from qtmiddleware.wrapping.query_middleware import WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 

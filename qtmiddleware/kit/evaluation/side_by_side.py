@@ -23,7 +23,7 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.retrieval.movement import Movements, explain_movement
 from qtmiddleware.types import Answer, Match, Retrieval
-from qtmiddleware.wrapping.options import check_options
+from qtmiddleware.wrapping.engine import check_options
 from qtmiddleware.wrapping.query_middleware import WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 

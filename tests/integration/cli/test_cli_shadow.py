@@ -33,7 +33,7 @@ def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(
     log = {"path": str(tmp_path / "queries.jsonl"), "texts": "all"}
     qm = QueryMiddleware({"shadow": 1.0, "log": log})
     qm.wrap(search)("What is Nike's strategy in Europe?")
-    wait_until(lambda: qm.health().shadow.finished >= 1)
+    wait_until(lambda: qm.health()["shadow"]["finished"] >= 1)
     ended = qtm("shadow", "queries.jsonl")
     assert ended.code == 0, ended.err
     assert ended.out.startswith(

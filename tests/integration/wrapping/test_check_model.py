@@ -78,4 +78,4 @@ def test_a_model_without_a_usable_reply_is_said_with_what_to_set(
     assert fix in model.fix
     assert KEY not in f"{check}{check!r}{check.to_dict()}"
     assert "problem" not in {finding.subject for finding in check.findings}
-    assert wrapped.middleware.health().model.failures == 0
+    assert wrapped.middleware.health()["model"]["failures"] == 0

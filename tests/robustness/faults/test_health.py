@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def test_a_model_is_configured_where_there_is_a_client_a_key_or_an_address(
         monkeypatch.setenv("OPENAI_API_KEY" if how == "key" else "OPENAI_BASE_URL", SECRET)
     config = {"llm": {"baseUrl": "http://127.0.0.1:9/v1"}} if how == "config" else None
     qm = qtm.QueryMiddleware(config, client=ScriptedModel("x") if how == "client" else None)
-    assert qm.health().model.is_configured
+    assert qm.health()["model"]["is_configured"]
     assert SECRET not in repr(qm.health())
 
 
@@ -34,16 +33,11 @@ def test_hits_and_misses_are_those_of_questions() -> None:
     wrapped = qm.wrap(search)
     for _ in range(4):
         wrapped.retrieve(QUERY)
-    health = qm.health().cache
-    assert (health.entries, health.hits, health.misses) == (1, 3, 1)
-    assert "is_enabled True, entries 1, limit 1024, hits 3, misses 1" in str(qm.health())
+    cache = {"is_enabled": True, "entries": 1, "limit": 1024, "hits": 3, "misses": 1}
+    assert qm.health()["cache"] == cache
 
 
-def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
-    health: Any = middleware().health()
-    told = json.loads(json.dumps(health.to_dict()))
+def test_it_can_be_answered_as_json() -> None:
+    told = json.loads(json.dumps(middleware().health()))
     assert list(told) == ["model", "chat_model", "threads", "shadow", "cache", "budget"]
     assert told["model"]["breaker"] == "closed"
-    assert [line.split()[0] for line in str(health).splitlines()] == list(told)
-    with pytest.raises(FrozenInstanceError):
-        health.threads = None

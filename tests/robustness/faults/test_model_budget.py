@@ -24,7 +24,7 @@ def test_money_is_counted_by_the_prices_that_were_given(service: ModelServer) ->
     seen = [qm.wrap(search).retrieve(f"{QUERY} ({place})") for place in range(15)]
     paid = sum(it.trace.cost_usd or 0.0 for it in seen)
     assert 0.01 < paid <= 0.02
-    told = qm.health().budget
-    assert (told["usd"].limit, told["usd"].spent) == (0.02, pytest.approx(paid))
-    assert (told["tokens"].limit, told["tokens"].spent) == (5_000, 120 * paid / 0.0014)
+    told = qm.health()["budget"]
+    assert (told["usd"]["limit"], told["usd"]["spent"]) == (0.02, pytest.approx(paid))
+    assert (told["tokens"]["limit"], told["tokens"]["spent"]) == (5_000, 120 * paid / 0.0014)
     assert [reason for _, reason in reasons(seen[-1])] == ["over_budget"]

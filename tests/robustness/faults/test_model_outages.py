@@ -76,7 +76,7 @@ def test_a_service_that_fails_or_says_when_to_come_back_is_asked_then_and_not_be
     said = f"gpt-6-luna failed and is not called for {said}"
     assert retrieval.degradations[0].detail == said
     assert retrieval.response == qtm.QueryMiddleware().wrap(search)(QUERY)
-    assert qm.health().model.retry_in == seconds
+    assert qm.health()["model"]["retry_in"] == seconds
     clock.now += seconds
     assert asked(wrapped, 3) == [[], [], []]
 

@@ -54,7 +54,7 @@ def test_a_model_off_topic_is_not_used_after_twenty_replies(config):
     assert [match.key for match in retrieval.matches] == [match.key for match in free.matches]
     assert ("transform", "off_topic") in {(it.stage, it.reason) for it in retrieval.degradations}
     assert retrieval.status == "degraded"
-    assert middleware.health().model.kept < 0.5
+    assert middleware.health()["model"]["kept"] < 0.5
     finding = {it.subject: it for it in search.check(ask(80)).findings}["model"]
     assert "not used" in finding.text
     assert finding.fix

@@ -330,14 +330,14 @@ def test_a_check_leaves_no_trace(
         on_retrieval=heard.append,
     )
     wrapped = middleware.wrap(fn, **options, on_retrieval=heard.append)
-    before = middleware.health().to_dict(), read_learned(wrapped).copy()
+    before = middleware.health(), read_learned(wrapped).copy()
     with warnings.catch_warnings(), caplog.at_level(logging.INFO, "qtmiddleware"):
         warnings.simplefilter("error")
         found = wrapped.check(QUERY)
     learned = read_learned(wrapped)
     for fact in ("holds_text", "problem", "widening", "is_new"):
         assert getattr(learned, fact) == getattr(before[1], fact)
-    health = middleware.health().to_dict()
+    health = middleware.health()
     assert {**health, "budget": None} == {**before[0], "budget": None}
     assert (heard, list(tmp_path.iterdir())) == ([], [])
     logged = "".join(record.getMessage() for record in caplog.records)

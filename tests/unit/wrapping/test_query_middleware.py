@@ -64,7 +64,6 @@ middleware: Final[Any] = qtm.middleware
 TAKERS: Final[dict[str, Callable[..., Any]]] = {
     "decorator": lambda **options: middleware(plain, **options),
     "wrap": qtm.QueryMiddleware().wrap,
-    "transform": lambda **options: qtm.QueryMiddleware().transform("a question", **options),
     "compare": lambda **options: compare(plain, {"q": "a"}, {"q": {"a": 1}}, **options),
     "ask_systems": lambda **options: ask_systems(plain, "a question", **options),
 }
@@ -75,7 +74,6 @@ TAKERS: Final[dict[str, Callable[..., Any]]] = {
     [
         ("decorator", "topk_arg", "did you mean top_k_arg?"),
         ("wrap", "zzz", "its options are embed, embed_many, kind"),
-        ("transform", "historyy", "did you mean history?"),
         ("compare", "topk", "did you mean top_k?"),
         ("ask_systems", "argumnts", "did you mean arguments?"),
     ],
@@ -190,7 +188,7 @@ def test_a_caller_with_little_time_opens_no_breaker() -> None:
     )
     found = qm.wrap(plain).retrieve(QUERY, config={"limits": {"llmTimeoutMs": 20}})
     assert [it.reason for it in found.degradations] == ["timeout"]
-    assert (qm.health().model.failures, qm.health().model.breaker) == (0, "closed")
+    assert (qm.health()["model"]["failures"], qm.health()["model"]["breaker"]) == (0, "closed")
     release.set()
 
 

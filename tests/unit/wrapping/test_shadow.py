@@ -42,7 +42,7 @@ def ids(response: Any) -> list[str]:
 
 
 def await_shadows(qm: qtm.QueryMiddleware, count: int) -> None:
-    wait_until(lambda: qm.health().shadow.finished >= count)
+    wait_until(lambda: qm.health()["shadow"]["finished"] >= count)
 
 
 @pytest.fixture
@@ -91,8 +91,13 @@ def test_a_share_of_nothing_retrieves_nothing_and_a_share_of_all_retrieves_all(
     for n in range(10):
         assert ids(wrapped(QUERY)) == ["a", "b", "c"]
         await_shadows(qm, min(runs, n + 1))
-    shadow = qm.health().shadow
-    assert (shadow.running, shadow.finished, shadow.failed, shadow.dropped) == (0, runs, 0, 0)
+    shadow = qm.health()["shadow"]
+    assert (shadow["running"], shadow["finished"], shadow["failed"], shadow["dropped"]) == (
+        0,
+        runs,
+        0,
+        0,
+    )
     assert len(log_lines(log) if log.exists() else []) == runs
 
 
@@ -103,7 +108,7 @@ async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: boo
     assert (found.status, ids(found.response)) == ("full", ["a", "b", "c"])
     assert [it.id for it in found.matches] == ["a", "b", "c"]
     assert found.trace.notes == [("original", "shadow mode: the plain function's result")]
-    await await_until(lambda: qm.health().shadow.finished)
+    await await_until(lambda: qm.health()["shadow"]["finished"])
     assert [it["shadow"]["kept"] for it in log_lines(log)] == [2]
 
 
@@ -120,7 +125,7 @@ def test_work_that_piles_up_is_dropped_and_counted_and_told_in_the_log(log: Path
     wrapped = qm.wrap(slow_beside)
     for _ in range(MOST_AT_ONCE + 7):
         assert ids(wrapped(QUERY)) == ["a", "b", "c"]
-    assert (qm.health().shadow.running, qm.health().shadow.dropped) == (MOST_AT_ONCE, 7)
+    assert (qm.health()["shadow"]["running"], qm.health()["shadow"]["dropped"]) == (MOST_AT_ONCE, 7)
     release.set()
     await_shadows(qm, MOST_AT_ONCE)
     assert sum(it["shadow"]["dropped"] for it in log_lines(log)) == 7
