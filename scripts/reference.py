@@ -1,6 +1,7 @@
-"""Write the JSON schema of config files, and the tables of presets and keys in the documentation.
+"""Write what is derived: `python -m scripts.reference`.
 
-`scripts/generate` runs it.
+That is the JSON schema of config files, the tables of presets and keys in docs/configuration.md,
+and docs/command-line.md.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from dataclasses import MISSING
 from itertools import chain, groupby
 from pathlib import Path
@@ -109,7 +112,15 @@ def _build_table(group: str, keys: list[Key]) -> str:
     return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
 
 
+def write_command_page(path: Path) -> None:
+    """Write every command with its options into *path*, out of the command line itself."""
+    command = "typer qtmiddleware.kit.cli.app utils docs --name qtm --title"
+    options = ["The command line", "--output", str(path)]
+    subprocess.run([sys.executable, "-m", *command.split(), *options], cwd=ROOT, check=True)
+
+
 if __name__ == "__main__":
     text = json.dumps(build_schema(), indent=2, ensure_ascii=False)
     SCHEMA.write_text(f"{text}\n", encoding="utf-8")
     PAGE.write_text(build_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    write_command_page(ROOT / "docs" / "command-line.md")

@@ -1,4 +1,4 @@
-"""Prints how heavy the project is, row by row; `scripts/weight` runs it.
+"""Prints how heavy the project is, row by row: `python -m scripts.weight`.
 
 A code line holds a token that is neither a comment nor part of a docstring.
 """

@@ -19,7 +19,7 @@ def redis_binary() -> str:
     path = shutil.which(os.environ.get("TEST_REDIS") or "redis-server")
     if path is None:
         (pytest.fail if os.environ.get("NEEDS_REDIS") else pytest.skip)(
-            "no redis-server was found; install one (scripts/program redis-server) or set TEST_REDIS to its path"
+            "no redis-server was found; install one, or set TEST_REDIS to its path"
         )
     return path
 

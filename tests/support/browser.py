@@ -27,7 +27,7 @@ def browser() -> Iterator[Browser]:
     path = next((found for found in map(shutil.which, filter(None, names)) if found), None)
     if path is None:
         (pytest.fail if os.environ.get("NEEDS_BROWSER") else pytest.skip)(
-            "no Chromium was found; install one (scripts/program chromium) or set TEST_BROWSER to its path"
+            "no Chromium was found; install one, or set TEST_BROWSER to its path"
         )
     from playwright.sync_api import sync_playwright
 

@@ -441,8 +441,8 @@ def test_the_published_schema_and_page_are_those_of_the_settings() -> None:
     jsonschema.Draft202012Validator.check_schema(reference.build_schema())
     published = json.loads(reference.SCHEMA.read_text("utf-8"))
     page = reference.PAGE.read_text("utf-8")
-    assert published == reference.build_schema(), "out of date; run scripts/generate"
-    assert page == reference.build_page(page), "out of date; run scripts/generate"
+    assert published == reference.build_schema(), "out of date; run python -m scripts.reference"
+    assert page == reference.build_page(page), "out of date; run python -m scripts.reference"
     assert all(f"`{name}`" in page for name in (*KEYS, *PRESETS, *PROMPT_NAMES))
 
 
