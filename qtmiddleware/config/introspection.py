@@ -77,13 +77,7 @@ def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
 
 def read_marked_values(settings: Settings, mark: Mark) -> str:
     """Return the values of all options with *mark* as one text, which is equal for equal values."""
-    return repr(_build_value_reader(mark)(settings))
-
-
-@cache
-def _build_value_reader(mark: Mark) -> attrgetter[tuple[Any, ...]]:
-    # Every question reads these values for its cache key, so one call reads them all.
-    return attrgetter(*(".".join(key.path) for key in find_marked_keys(mark)))
+    return repr([key.read_value(settings) for key in find_marked_keys(mark)])
 
 
 def read_hints(group: Any) -> dict[str, Any]:

@@ -29,8 +29,6 @@ PRESET_ENDING: Final = ".config.json"
 
 # `QTM_CONFIG`, `QTM_MODEL_DIR`, and what Kubernetes sets in pods beside a service named ``qtm``.
 _NO_SETTINGS: Final = r"QTM_(CONFIG|MODEL_DIR|PORT(_\w+)?|SERVICE_(HOST|PORT)(_\w+)?)"
-# A device such as /dev/zero has no end.
-_LONGEST_FILE: Final = 10_000_000
 _BOOLEANS: Final = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
@@ -88,10 +86,7 @@ def read_config_file(path: str | os.PathLike[str]) -> Layer:
     source = f"file {name if name.isprintable() else ascii(name)}"
     try:
         with Path(name).expanduser().open(encoding="utf-8-sig") as file:
-            text = file.read(_LONGEST_FILE + 1)
-        if len(text) > _LONGEST_FILE:
-            raise ValueError(f"it is larger than {_LONGEST_FILE:,} characters")
-        values = json.loads(text)
+            values = json.load(file)
         problem = "must hold one JSON object, which begins with { and ends with }"
     except FileNotFoundError:
         values, problem = None, f"does not exist (looked from {Path.cwd()})"

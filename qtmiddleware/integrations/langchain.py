@@ -41,7 +41,7 @@ _ACCEPTED: Final = (
 )
 _OPTIONS: Final = (
     *("config", "client", "reranker", "redact"),
-    *("observers", "on_retrieval", "clock"),
+    *("observers", "on_retrieval", "clock", "cache"),
 )
 
 
@@ -98,6 +98,7 @@ class QueryTransformRetriever(BaseRetriever):
     observers: Any = Field(default=(), frozen=True, repr=False)
     on_retrieval: Any = Field(default=None, frozen=True, repr=False)
     clock: Any = Field(default=None, frozen=True, repr=False)
+    cache: Any = Field(default=None, frozen=True, repr=False)
 
     _adapter: Adapter = PrivateAttr()
     _default_k: int | None = PrivateAttr(default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import openai
@@ -40,21 +39,6 @@ def test_a_model_is_asked_once_though_the_gate_might_not(
     assert len(model_server.bodies) == 1
     assert "it wrote rewrite" in model.text.lower()
     assert said in model.text
-
-
-def test_a_reply_that_would_be_late_is_timed_rather_than_given_up(
-    model_server: ModelServer,
-) -> None:
-    def reply(_: Any) -> Any:
-        time.sleep(0.3)
-        return REPLY
-
-    model_server.reply = reply
-    check = wrap(model_server, limits={"llmTimeoutMs": 100}).check(QUERY)
-    model = find_model(check)
-    assert "the limit is 100 ms" in model.text
-    assert "limits.llmTimeoutMs" in model.fix
-    assert check.helps  # the rules do
 
 
 @pytest.mark.parametrize(

@@ -98,11 +98,6 @@ def test_a_query_takes_text_where_it_took_a_vector(service: Service, index: Any)
     assert {(body["topK"], body["includeMetadata"]) for body in sent} == {(WIDE, True)}
 
 
-def test_a_query_asked_for_later_comes_back_as_the_sdk_gives_it(index: Any) -> None:
-    pending = qm.wrap(index.query, embed=embed)(QUERY, **CALL, async_req=True)
-    assert len(pending.get().matches) == 2
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

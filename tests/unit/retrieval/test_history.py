@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.retrieval.call import prepare_query
@@ -164,47 +161,6 @@ def test_what_is_no_message_is_skipped_and_told_without_its_text(turn: Any) -> N
     assert read.problem.detail == f"1 of 2 messages could not be read ({type(turn).__name__})"
 
 
-def broken() -> Iterator[Any]:
-    yield ("user", "Hi")
-    raise OSError("gone")
-
-
-@pytest.mark.parametrize(
-    "history", ["Hi there", b"Hi", 7, broken()], ids=["text", "bytes", "number", "broken"]
-)
-def test_what_is_no_history_is_told_and_not_raised(history: Any) -> None:
-    read = read_history(history)
-    assert read.messages == ()
-    assert read.problem is not None
-
-
-def test_a_history_may_be_kept_by_an_object() -> None:
-    assert read_history(SimpleNamespace(messages=[("user", "Hi")])).messages == HI
-    assert read_history({"messages": [("user", "Hi")]}).messages == HI
-    assert read_history({"role": "user", "content": "Hi"}).messages == HI
-
-
-ANYTHING = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.binary()),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.tuples(inner, inner),
-        st.dictionaries(
-            st.sampled_from(["role", "type", "content", "parts", "text", "data", "x"]),
-            inner,
-            max_size=3,
-        ),
-    ),
-    max_leaves=12,
-)
-
-
-@given(ANYTHING)
-def test_anything_is_read_or_told(history: Any) -> None:
-    read = read_history(history)
-    assert all(isinstance(it, Message) and it.content.strip() for it in read.messages)
-
-
 TALK = (
     Message("user", "What group did Frank Zappa break up in 1969?"),
     Message(
@@ -242,8 +198,3 @@ def test_a_question_whose_words_were_not_said_before_opens_a_new_topic(question:
 )
 def test_a_question_that_may_go_on_with_the_conversation_opens_no_new_topic(question: str) -> None:
     assert not asks_anew(question)
-
-
-@given(st.text(max_size=80), st.lists(st.text(max_size=80), max_size=3))
-def test_no_text_stops_the_look_for_a_new_topic(question: str, said: list[str]) -> None:
-    assert asks_anew(question, tuple(Message("user", text) for text in said)) in (True, False)

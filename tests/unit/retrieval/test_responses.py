@@ -600,19 +600,6 @@ def test_passages_without_an_id_of_their_own_are_told_apart_by_their_texts(row: 
     assert {match.id for match in found.matches} == {row.get("document_id")}
 
 
-def test_a_plain_row_is_the_same_passage_whatever_rows_stand_beside_it() -> None:
-    # The longer texts of another row make another of its texts the passage.
-    faq = (1, "How do I pay Jaco?", "By card, within a month of the bill.", 0.5)
-    other = (2, "What if I cannot pay Jaco within a month of the bill?", "Call us.", 0.25)
-    model = ScriptedModel({"rewrite": "How can Jaco be paid?"})
-    search = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model).wrap(
-        lambda query: [faq] if query == "Pay Jaco?" else [faq, other]
-    )
-    found = search.retrieve("Pay Jaco?")
-    assert len(found.variants) == 2
-    assert [match.raw for match in found.matches] == [faq, other]
-
-
 NAMED: dict[str, Any] = {
     "objects": each(lambda i, t, s: SimpleNamespace(key=i, blurb=t, near=s)),
     "documents and a number": each(lambda i, t, s: ({"key": i, "blurb": t, "near": s}, 0.5)),

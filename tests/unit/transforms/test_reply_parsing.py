@@ -149,41 +149,11 @@ def test_a_well_formed_reply_is_read_exactly_and_one_that_is_cut_anywhere_in_par
     assert ("reply", "truncated") in cut.notes
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ("1. Who makes anvils?\n2. Who sells anv", ["Who makes anvils?"]),
-        ('{"paraphrases": ["Who makes anvils?", "Who sel', ["Who makes anvils?"]),
-        ('{"paraphrases": "Who makes anvils? Who sel', []),
-    ],
-)
-def test_of_a_list_that_is_cut_the_whole_items_are_kept(reply: str, expected: list[str]) -> None:
-    found = texts(read(prompt("multi_query"), reply, truncated=True))
-    assert found == ({"paraphrases": expected} if expected else "truncated")
-
-
 @pytest.mark.parametrize(("query", "text"), TABLES["kept"])
 def test_a_number_mark_or_word_that_belongs_to_the_text_stays(query: str, text: str) -> None:
     assert texts(read(prompt("rewrite", query), {"rewrite": text})) == {"rewrite": [text]}
     both = {"paraphrases": [text, "other words"]}
     assert texts(read(prompt("multi_query", query), both)) == both
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("x" * 10_000_000, "truncated"),
-        ("<think>" + "so " * 3_000_000, "truncated"),
-        ("[" * 100_000, "truncated"),
-        ('{"a":' * 100_000, "truncated"),
-        (None, "empty"),
-    ],
-)
-def test_a_blob_is_no_query(text: Any, reason: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        parse_transformation(prompt("rewrite"), Reply(text))
-    assert caught.value.reason == reason
-    assert (text or "?")[:20] not in str(caught.value)
 
 
 @pytest.mark.parametrize(("characters", "stays"), [(100, True), (101, False)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import copy
 import functools
@@ -229,34 +228,4 @@ def test_a_copy_of_a_wrapped_function_is_itself(wrapped: Any) -> None:
     assert copy.deepcopy({"search": wrapped})["search"] is wrapped
 
 
-def test_an_abstract_method_stays_abstract() -> None:
-    class Base(abc.ABC):
-        @qm.wrap
-        @abc.abstractmethod
-        def search(self, query: str) -> Any:
-            """Left to others."""
-
-    with pytest.raises(TypeError, match="abstract"):
-        Base()  # type: ignore[abstract]
-
-
 # --- a function that searches through itself ------------------------------------------------------
-
-
-async def test_a_task_that_outlives_the_search_it_was_begun_in_is_nested_no_more() -> None:
-    later: list[asyncio.Task[Any]] = []
-    go_on = asyncio.Event()
-
-    @middleware().wrap
-    async def search(query: str, top_k: int = 4) -> Any:
-        if not later:
-            later.append(asyncio.create_task(ask_again()))
-        return rows()
-
-    async def ask_again() -> Any:
-        await go_on.wait()
-        return await search.aretrieve(f"{QUERY} Really?")
-
-    await search(QUERY)
-    go_on.set()
-    assert (await later[0]).status == "full"

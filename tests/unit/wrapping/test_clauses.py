@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pinecone import DenseVectorQuery, EmbedQuery, QueryStringQuery, TextQuery
 
@@ -18,7 +18,6 @@ from qtmiddleware.wrapping.clauses import (
     read_clause_type,
     read_question,
     replace_question,
-    strip_lucene_syntax,
 )
 
 TEXTS = st.text(min_size=1, max_size=40)
@@ -59,16 +58,6 @@ def test_the_question_is_read_and_a_copy_holds_another_one(
             assert read_question([clause]) == other
         elif other != question:
             assert not find_lucene_operator(clause.query) or clause.query == other
-
-
-@given(st.text() | st.text(alphabet='{}[]()-+~*?:^/\\"&|! aA'))
-@example("{-")
-def test_what_is_written_plain_has_no_syntax_and_loses_no_word(text: str) -> None:
-    plain = strip_lucene_syntax(text)
-    assert not find_lucene_operator(plain) or plain == text
-    assert [it for it in plain.casefold() if it.isalnum()] == [
-        it for it in text.casefold() if it.isalnum()
-    ]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -137,20 +136,3 @@ def test_sixteen_threads_write_whole_lines(path: Path) -> None:
         list(pool.map(write, range(16)))
     queries = {it["queries"][0].split()[0] for it in log_lines(path)}
     assert queries == {f"{number}-{turn}" for number in range(16) for turn in range(20)}
-
-
-def test_a_line_that_was_cut_off_spoils_no_other(path: Path) -> None:
-    # A full disk or a killed process leaves half a line behind.
-    search = qtm.QueryMiddleware({"log": str(path)}).wrap(lambda query: [])
-    search("first")
-    with path.open("ab") as file:
-        file.write(b'{"query_id": "ab')
-    search("second")
-    search("third")
-    first, half, *others, end = path.read_bytes().split(b"\n")
-    assert (half, end) == (b'{"query_id": "ab', b"")
-    assert [json.loads(line)["queries"] for line in (first, *others)] == [
-        ["first"],
-        ["second"],
-        ["third"],
-    ]

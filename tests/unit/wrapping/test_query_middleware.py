@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from threading import Event
 from typing import Any, Final
-from weakref import ref
 
 import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import ask_systems, compare
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.engine import MOST_KEPT, Engine
 from tests.support.retrieval_world import (
     FOLLOW_UP,
     HISTORY,
@@ -129,54 +126,6 @@ def test_the_clock_decides_what_last_year_is_in_its_own_time_zone() -> None:
 
 
 # --- what calls that override settings share ------------------------------------------------------
-
-
-def client_of(engine: Engine) -> Any:
-    inner: Any = engine.model.inner
-    return inner._clients.get_sync_client()
-
-
-def test_the_clients_used_least_recently_are_dropped_and_the_own_never(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    qm = qtm.QueryMiddleware({"transformationType": "rewrite"})
-    own = client_of(qm.engine)
-    layers = [
-        {"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}, "topK": n + 1}
-        for n in range(MOST_KEPT + 2)
-    ]
-    clients = []
-    for layer in layers:
-        clients.append(ref(client_of(qm.engine.override((layer,)))))
-        assert client_of(qm.engine.override((layers[0],))) is clients[0]()
-    gc.collect()
-    kept = [client() is not None for client in (clients[0], clients[1], clients[-1])]
-    assert kept == [True, False, True]
-    again = client_of(qm.engine.override((layers[1],)))
-    assert [own.is_closed(), again.is_closed()] == [False, False]
-    qm.close()
-    assert [own.is_closed(), again.is_closed()] == [True, True]
-
-
-def test_settings_that_name_the_same_model_and_reranker_share_them() -> None:
-    qm = qtm.QueryMiddleware(
-        {"transformationType": "rewrite", "rerank": True},
-        reranker=lambda query, texts: [0.0 for _ in texts],
-    )
-    engine = qm.engine.override(({"topK": 9},))
-    assert engine is qm.engine.override(({"top_k": 9},))
-    assert (engine.settings.top_k, engine.model.inner) == (9, qm.engine.model.inner)
-    assert engine.reranker is qm.engine.reranker
-
-
-def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
-    qm = qtm.QueryMiddleware({"breaker": {"failures": 1}}, client=ScriptedModel("x", name="own"))
-    engines = [
-        qm.engine.override(({"llm": {"temperature": number / 100}},))
-        for number in range(2 * MOST_KEPT)
-    ]
-    assert {id(engine.model.breaker) for engine in engines} == {id(qm.engine.model.breaker)}
 
 
 def test_a_caller_with_little_time_opens_no_breaker() -> None:
