@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pinecone import (
-    AsyncIndex,
     DenseVectorQuery,
     EmbedQuery,
     QueryStringQuery,
@@ -86,15 +85,6 @@ def test_a_variant_stands_where_the_question_stood(
     assert retrieval.trace.searches == 2
 
 
-async def test_the_async_index_gives_the_same_account(world: PineconeWorld, index: Any) -> None:
-    call = call_with(CLAUSES["embed"](QUERY))
-    plain = middleware().wrap(index.documents.search).retrieve(**call)
-    host = world.host("docs")
-    async with AsyncIndex(host=host, api_key=world.api_key, ssl_verify=False) as other:
-        awaited = await middleware().wrap(other.documents.search).aretrieve(**call)
-    assert (awaited.matches, awaited.variants) == (plain.matches, plain.variants)
-
-
 def test_a_partial_may_fix_namespace_fields_and_clause(index: Any) -> None:
     expected = ["health", "cats"]
     fixed = functools.partial(index.documents.search, **CALL)
@@ -144,21 +134,3 @@ def test_what_is_no_question_is_searched_as_it_was_passed(
     assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
     first, second = world.sent("/search")
     assert first == second
-
-
-EMBED = call_with(CLAUSES["embed"](QUERY), filter={"page": {"$lt": 9}})
-
-
-def read_findings(search: Any, **call: Any) -> dict[str, Any]:
-    check = RULES.wrap(search).check(**call)
-    return {finding.subject: finding for finding in check.findings}
-
-
-def test_check_names_the_clause_and_the_field_of_the_texts(index: Any) -> None:
-    found = read_findings(index.documents.search, **EMBED)
-    assert found["query"].text == "passed as text in `score_by`, in the `embed` clause over `body`"
-    assert "`body`" in found["text"].text
-    partial = functools.partial(index.documents.search, **EMBED)
-    assert read_findings(partial)["query"] == found["query"]
-    text = read_findings(index.documents.search, **EMBED | {"include_fields": ["title"]})["text"]
-    assert (text.state, text.fix) == ("problem", 'add "body" to include_fields')

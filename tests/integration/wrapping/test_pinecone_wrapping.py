@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 from pinecone import AsyncIndex, Pinecone
-from pinecone.exceptions import PineconeException
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
-from tests.support.wrapping_world import CONFIG, QUERY, REWRITE, WIDE, middleware
+from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
 
 TEXTS = {
     "cats": "Cats sleep most of the day",
@@ -125,21 +122,6 @@ async def test_the_async_index_is_wrapped(service: Service) -> None:
     assert [hit.id for hit in response.result.hits] == ["health", "food"]
     assert [match.id for match in retrieval.matches] == ["health", "food"]
     assert len(service.bodies) == 4
-
-
-@pytest.mark.parametrize("status", [401, 404])
-def test_the_clients_own_error_reaches_the_caller(
-    status: int, service: Service, index: Any
-) -> None:
-    service.status = status
-    call: dict[str, Any] = {"namespace": "dogs", "inputs": {"text": QUERY}, "top_k": 2}
-    with pytest.raises(PineconeException) as plain:
-        index.search(**call)
-    # Without a variant, whose request might be under way still when the next test begins.
-    alone = qtm.QueryMiddleware(CONFIG, client=ScriptedModel(qtm.ModelError("unavailable")))
-    with pytest.raises(PineconeException) as wrapped:
-        alone.wrap(index.search)(**call)
-    assert (type(wrapped.value), str(wrapped.value)) == (type(plain.value), str(plain.value))
 
 
 @pytest.mark.parametrize(

@@ -501,20 +501,6 @@ def read(item: Any, **fields: str) -> Match:
     return match
 
 
-class Compiled:
-    """An object of a compiled extension, which shows its fields only as a dict."""
-
-    __slots__ = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"id": "a", "score": 0.5, "text": "Jaco is well"}
-
-
-def test_an_object_without_attributes_is_read_through_its_dict() -> None:
-    match = read(Compiled())
-    assert (match.id, match.score, match.text) == ("a", 0.5, "Jaco is well")
-
-
 @pytest.mark.parametrize(
     ("score", "expected"),
     [

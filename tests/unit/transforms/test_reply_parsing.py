@@ -156,15 +156,6 @@ def test_a_number_mark_or_word_that_belongs_to_the_text_stays(query: str, text: 
     assert texts(read(prompt("multi_query", query), both)) == both
 
 
-@pytest.mark.parametrize(("characters", "stays"), [(100, True), (101, False)])
-def test_a_key_term_has_at_most_a_hundred_characters(characters: int, stays: bool) -> None:
-    one, term = prompt("keywords"), "Acme".ljust(characters, "x")
-    found = parse_transformation(one, Reply(json.dumps({"keywords": ["Acme revenue", term]})))
-    assert (term in found.keywords) is stays
-    assert (("keywords", "dropped: too long for a keyword") in found.notes) is not stays
-    assert is_within_limits(Transformation(keywords=(term,)), one.fields) is stays
-
-
 def test_a_query_that_needs_no_splitting_or_resolving_is_no_error() -> None:
     for reply in ('{"sub_queries": []}', '{"sub_queries": ["what is acme"]}'):
         assert parse_transformation(prompt("decompose"), Reply(reply)).is_empty
@@ -215,18 +206,3 @@ def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
 
 
 # Nothing that may be read as a mark, a label or a quotation itself.
-PLAIN = st.from_regex(r"\A[A-Z][a-z]{2,9}( [a-z]{3,9}){1,6}\?\Z")
-NUMBERINGS = "{}. |{}) |({}) |{}: |**{}.** |- {}. |Sub-query {}: "
-
-
-@given(
-    st.sampled_from(NUMBERINGS.split("|")),
-    st.lists(PLAIN, min_size=2, max_size=4, unique_by=str.casefold),
-)
-def test_the_numbers_of_a_list_are_not_searched(numbering: str, items: list[str]) -> None:
-    numbered = [numbering.format(place) + text for place, text in enumerate(items, 1)]
-    replies: list[Any] = ["\n".join(numbered)]
-    if "*" not in numbering:
-        replies.append({"paraphrases": numbered})
-    for reply in replies:
-        assert texts(read(prompt("multi_query"), reply)) == {"paraphrases": items[:3]}

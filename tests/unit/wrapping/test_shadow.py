@@ -82,25 +82,6 @@ def test_the_caller_gets_the_plain_functions_own_object_and_the_difference_is_lo
     assert len(responses) == 2
 
 
-@pytest.mark.parametrize(("share", "runs"), [(0.0, 0), (1.0, 10)])
-def test_a_share_of_nothing_retrieves_nothing_and_a_share_of_all_retrieves_all(
-    log: Path, share: float, runs: int
-) -> None:
-    qm = middleware(log, share)
-    wrapped = qm.wrap(search)
-    for n in range(10):
-        assert ids(wrapped(QUERY)) == ["a", "b", "c"]
-        await_shadows(qm, min(runs, n + 1))
-    shadow = qm.health()["shadow"]
-    assert (shadow["running"], shadow["finished"], shadow["failed"], shadow["dropped"]) == (
-        0,
-        runs,
-        0,
-        0,
-    )
-    assert len(log_lines(log) if log.exists() else []) == runs
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: bool) -> None:
     qm = middleware(log)
