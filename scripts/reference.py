@@ -45,12 +45,6 @@ def build_schema() -> dict[str, Any]:
     definitions = {name: schema["$defs"][name] for name in sorted(schema["$defs"])}
     _complete(Settings, schema, definitions)
     _complete(OwnTransform, definitions["OwnTransform"], definitions)
-    fields = definitions["OwnTransform"]["properties"]["fields"]
-    names = {"type": "array", "items": fields["propertyNames"], "minItems": 1}
-    definitions["OwnTransform"]["properties"]["fields"] = {
-        "description": fields.pop("description"),
-        "anyOf": [names, fields],
-    }
     texts = {name: {"type": "string", "description": text} for name, text in _TOP_LEVEL.items()}
     schema |= {"properties": texts | schema["properties"], "$defs": definitions}
     dialect = "https://json-schema.org/draft/2020-12/schema"

@@ -74,15 +74,11 @@ def _merge(
     if shorthand and not isinstance(value, Mapping):
         value = {shorthand: value}
     if isinstance(value, list | tuple):
-        takes_names = bool(introspection.list_names(hint))
-        if not takes_names or not all(isinstance(item, str) for item in value):
-            part = introspection.find_part(hint, 0)
-            return tuple(
-                _merge(None, item, part, (*path, place), source, sources)
-                for place, item in enumerate(value)
-            )
-        # A list of names is short for an object in which each name has null.
-        value = dict.fromkeys(value)
+        part = introspection.find_part(hint, 0)
+        return tuple(
+            _merge(None, item, part, (*path, place), source, sources)
+            for place, item in enumerate(value)
+        )
     if isinstance(value, Mapping):
         # A transform is defined as a whole: two definitions are not merged.
         is_merged = isinstance(old, Mapping) and type_ is not OwnTransform

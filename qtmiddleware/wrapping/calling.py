@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,13 +49,9 @@ class Function:
     learned: Learned = field(default_factory=Learned)
 
 
-def make_awaitable(value: Any) -> Awaitable[Any]:
-    """Return *value*, or an awaitable for it if a function only looked asynchronous."""
-    return value if hasattr(value, "__await__") else _return_value(value)
-
-
-async def _return_value(value: Any) -> Any:
-    return value
+async def await_result(value: Any) -> Any:
+    """Return the result of *value*, or *value* if a function only looked asynchronous."""
+    return await value if hasattr(value, "__await__") else value
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -136,7 +132,7 @@ class Caller:
             return await io.blocking(partial(self._block, search, query, top_k))
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            return await make_awaitable(self._call_function(query, top_k))
+            return await await_result(self._call_function(query, top_k))
 
     def _block(self, search: Search, query: Any, top_k: int | None) -> Any:
         with RunningCall(search) as call:

@@ -31,7 +31,7 @@ from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.runtime.services import arun, run
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
-from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
+from qtmiddleware.wrapping.calling import Caller, Function, await_result
 from qtmiddleware.wrapping.clauses import VECTORS, NoQuestion
 from qtmiddleware.wrapping.engine import Engine
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
@@ -459,7 +459,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, Any]]):
         """Call the function with the given arguments, and improve the matches in its response."""
         caller = self._make_direct_caller(args, kwargs)
         if caller is None:
-            return await make_awaitable(self._function.fn(*self._bound_to, *args, **kwargs))
+            return await await_result(self._function.fn(*self._bound_to, *args, **kwargs))
         return (await caller.aretrieve()).response
 
 

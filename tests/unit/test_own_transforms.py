@@ -29,7 +29,7 @@ def load(config: Any = None, **environ: str) -> Settings:
 
 
 def define(*fields: str, prompt: str = PROMPT, **weights: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "fields": weights or list(fields)}
+    return {"prompt": prompt, "fields": weights or dict.fromkeys(fields)}
 
 
 def choose(definition: Any, name: str = "jargon", **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def choose(definition: Any, name: str = "jargon", **more: Any) -> dict[str, Any]
     [
         *((it, define("hyde"), "", "another name") for it in ("hyde", "Multi-Query", "answer")),
         ("jargon", "Say it.", "", "an object of prompt, fields"),
-        ("jargon", {"fields": ["hyde"]}, ".prompt", "a text that is not empty"),
+        ("jargon", {"fields": {"hyde": None}}, ".prompt", "a text that is not empty"),
         ("jargon", define("hyde", prompt=" "), ".prompt", "a text that is not empty"),
         ("jargon", {"prompt": PROMPT}, ".fields", f"an object of {KINDS}"),
         ("jargon", define(), ".fields", f"an object of {KINDS}"),
