@@ -86,7 +86,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "above 0 for at least one"),
     ({"llm": {"baseUrl": "localhost/v1"}}, "llm.baseUrl", "begins with http:// or https://"),
     ({"llm": {"prompts": {"HyDE": "x"}}}, "llm.prompts.HyDE", "did you mean llm.prompts.hyde?"),
-    ({"transforms": {"own": {"fields": {"hyde": None}}}}, "transforms.own.prompt", "empty, not null"),
+    (
+        {"transforms": {"own": {"fields": {"hyde": None}}}},
+        "transforms.own.prompt",
+        "empty, not null",
+    ),
     ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
     ({"topk": 4}, "topk", "topk is not a setting (decorator); did you mean topK?"),
     ({"fusion": {"rrk": 3}}, "fusion.rrk", "did you mean fusion.rrfK?"),
@@ -417,7 +421,11 @@ def test_the_schema_refuses_what_is_refused_and_knows_shorthands_and_spellings()
             validator().validate(values)
     for values in (
         {"fusion": "max", "cache": False, "escalation": "auto", "log": None, "$schema": "x"},
-        {"transforms": {"own": {"prompt": "Say it.", "fields": {"step_back": None, "stepBack": 1}}}},
+        {
+            "transforms": {
+                "own": {"prompt": "Say it.", "fields": {"step_back": None, "stepBack": 1}}
+            }
+        },
         {"llm": {"prompts": {"multi_query": "A"}}, "transformationType": "own"},
     ):
         validator().validate(values)
