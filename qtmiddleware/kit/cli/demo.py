@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,8 +23,6 @@ from qtmiddleware.kit.cli.output import (
 from qtmiddleware.kit.cli.playground import SEEDED, serve_page
 from qtmiddleware.kit.demo import (
     EXAMPLES,
-    DelayedModel,
-    has_recording,
     load_dataset,
     load_recorded_model,
 )
@@ -43,7 +40,6 @@ from qtmiddleware.kit.evaluation import (
     require_extras,
 )
 from qtmiddleware.kit.evaluation.bench import open_index
-from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
@@ -57,8 +53,6 @@ _EXAMPLE: Final = "balanced"
 _QUESTION: Final = "q30"
 """The id of the example question. It needs two passages, and plain search finds only one."""
 _FOLDER: Final = Path(".tmp/demo")
-_REPLY_SECONDS: Final = 0.4
-"""The delay of a recorded reply on the page, in seconds. It imitates a model's response time."""
 
 
 def command(
@@ -85,15 +79,15 @@ def command(
     if recorded or not has_language_model(user_settings):
         recording = load_recorded_model().priced_as(Prices(model_name))
         origin = (
-            "Replaying recorded replies of a large language model; no model is called. Tokens and"
-            f" costs are estimated with the prices of {model_name}. With OPENAI_API_KEY and without"
-            " --recorded, a model answers."
+            "Replaying recorded replies of a large language model: no model is called, and the"
+            " times do not include one. Tokens and costs are estimated with the prices of"
+            f" {model_name}. With OPENAI_API_KEY and without --recorded, a model answers."
         )
     else:
         origin = f"Asking {model_name}."
     client = recording or make_language_model(None, user_settings)
     if playground:
-        _serve_playground(client, recording, origin)
+        _serve_playground(client, origin)
         return
     # Checked before passages are embedded.
     require_extras()
@@ -119,13 +113,10 @@ def command(
         write_json({**comparison.to_dict(), "model": client.name})
         return
     show_comparison(comparison)
-    write_note(
-        "A small collection (20 to 100 passages on one topic) gains most from one model call: see"
-        " docs/choose-a-tier.md."
-    )
     right = ", ".join(dataset.qrels.get(example.id, {}))
-    head = f"\nStep by step: question {example.id} with {_EXAMPLE!r}. The right passages: {right}."
-    out.write(f"{head}\n{example.text}")
+    out.write(f"\nStep by step: question {example.id} with {_EXAMPLE!r}.")
+    out.write(f"The right passages: {right}.")
+    out.write(example.text)
     show_question(AskedQuestion(example, tuple(results)))
 
 
@@ -139,13 +130,8 @@ def _embed_once(embedder: Embedder, questions: list[str]) -> Embedder:
     return CallableEmbedder(embed, name=embedder.name, dimension=embedder.dimension)
 
 
-def _serve_playground(client: LanguageModel, recording: RecordedModel | None, origin: str) -> None:
+def _serve_playground(client: LanguageModel, origin: str) -> None:
     require_web()
-    has_recorded_reply = None
-    if recording is not None:
-        client = DelayedModel(recording, _REPLY_SECONDS)
-        has_recorded_reply = partial(has_recording, recording)
-        origin += f" Each reply is delayed by {_REPLY_SECONDS * 1e3:.0f} ms, as a model's would be."
     dataset = load_dataset()
     embedder = find_embedder("all-MiniLM-L6-v2")
     with open_socket(None) as listener, ExitStack() as stack:
@@ -156,7 +142,7 @@ def _serve_playground(client: LanguageModel, recording: RecordedModel | None, or
         middleware = stack.enter_context(
             QueryMiddleware(config, client=client, store=store, embedder=embedder)
         )
-        tiers = Tiers(middleware.retriever, has_recorded_reply=has_recorded_reply)
+        tiers = Tiers(middleware.retriever)
         tiers.warm_up(dataset.questions[:SEEDED])
         page = Page(
             tiers,
@@ -164,10 +150,6 @@ def _serve_playground(client: LanguageModel, recording: RecordedModel | None, or
             dataset=dataset,
             examples=EXAMPLES,
             notes=[origin],
-            skip_reason=(
-                "No reply is recorded for this question; the examples have recorded replies."
-                " With OPENAI_API_KEY set, a model answers every question."
-            ),
         )
         stack.enter_context(show_warnings(hidden_events=("retrieval_degraded",)))
         serve_page(page, listener)

@@ -44,7 +44,6 @@ class Page:
         dataset: The example questions with their judgements.
         examples: The kind of each example by question id. Default: all questions, without kind.
         notes: Sentences to show below the verdict.
-        skip_reason: Shown in place of the tiers for whose model no reply is recorded.
     """
 
     tiers: Tiers
@@ -52,7 +51,6 @@ class Page:
     dataset: Dataset | None = None
     examples: Mapping[str, str] | None = None
     notes: Sequence[str] = ()
-    skip_reason: str = ""
 
     def __post_init__(self) -> None:
         """Pair each example with its kind, and find the answers of each judged question."""
@@ -109,7 +107,6 @@ class Page:
             few=FEW,
             cards=cards,
             headline=headline,
-            skipped=self.tiers.list_skipped(state) if is_asked else (),
             is_judged=bool(answers),
             ways={card.tier.name: compare_places(card, cards[0]) for card in cards},
             follow_up=state.follow_up().format_link(self.tiers.shown),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
@@ -15,7 +15,6 @@ from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.systems import BASELINE, OWN, SYSTEMS, read_preset_settings
 from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.types import Message
 from qtmiddleware.wrapping.wrapped import copy_with_learned, read_learned
 
 SECONDS: Final = 30.0
@@ -75,41 +74,29 @@ class Tiers:
         has_own_tier: bool = False,
         arguments: Mapping[str, Any] | None = None,
         timeout_seconds: float = SECONDS,
-        has_recorded_reply: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
-        """Build the tiers."""
         self.middleware = wrapped_function.middleware
         self.has_model: bool = self.middleware.engine.has_model
         self._wrapped = wrapped_function
         self._arguments = dict(arguments or {})
         self._timeout_seconds = timeout_seconds
-        self._has_recorded_reply = has_recorded_reply
         self._learned = Learned()
-        # A recording replies at once. A cache beside it would hide its replies' times.
-        cache = {} if has_recorded_reply is None else {"cache": {"enabled": False}}
-        tiers = (
-            self._build_tier(name, {**_EXPERIMENT, **cache})
-            for name in _LABELS
-            if name != OWN or has_own_tier
-        )
-        self.all = {tier.name: tier for tier in tiers if self.has_model or not tier.asks_model}
+        self.all: dict[str, Tier] = {}
+        for name in _LABELS:
+            if name == OWN and not has_own_tier:
+                continue
+            tier = self._build_tier(name)
+            if self.has_model or not tier.asks_model:
+                self.all[name] = tier
         self.shown = tuple(name for name in self.all if name in _SHOWN)
 
-    def _build_tier(self, name: str, overrides: Mapping[str, Any]) -> Tier:
+    def _build_tier(self, name: str) -> Tier:
         settings: Mapping[str, Any] = {}
         if name != OWN:
             settings = read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
-        function = configure_function(self._wrapped, overrides, settings)
+        function = configure_function(self._wrapped, _EXPERIMENT, settings)
         asks_model = function.middleware.settings.transformation_type != "none"
         return Tier(name, _LABELS[name], asks_model, settings, function)
-
-    def list_skipped(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers that ask a model, if it has no reply to the question."""
-        has_reply = self._has_recorded_reply is None or self._has_recorded_reply(
-            state.question, state.history
-        )
-        asking = tuple(name for name, tier in self.all.items() if tier.asks_model)
-        return () if has_reply else asking
 
     def warm_up(self, examples: Sequence[Question]) -> None:
         """Load what the first question needs, and learn usual scores by searching *examples*."""
@@ -148,12 +135,13 @@ class Tiers:
             seconds = perf_counter() - start
             return SystemAnswer(tier.name, retrieval, error=problem, seconds=seconds)
 
-        skipped = self.list_skipped(state)
-        tiers = [self.all[name] for name in state.tiers if name not in skipped]
+        tiers = [self.all[name] for name in state.tiers]
         # Without a model, one after the other, so that each time is that of a single call.
         plain = await ask_tier(tiers[0])
         answers = [plain]
-        if plain.retrieval and all(it.stage != "response" for it in plain.retrieval.degradations):
+        degradations = plain.retrieval.degradations if plain.retrieval else ()
+        is_unreadable = any(entry.stage == "response" for entry in degradations)
+        if plain.retrieval and not is_unreadable:
             free = [tier for tier in tiers[1:] if not tier.asks_model]
             asking = [tier for tier in tiers if tier.asks_model]
             answers += [await ask_tier(tier) for tier in free]

@@ -24,17 +24,17 @@ from qtmiddleware.retrieval.movement import (
     format_ordinal,
 )
 from qtmiddleware.runtime.control_characters import escape_hidden
-from qtmiddleware.types import Match, Retrieval, Stage
+from qtmiddleware.types import Degradation, Match, Retrieval, Stage
 
 MOST_SHOWN: Final = 4_000
 """The maximum number of characters that the page shows of a passage or a searched text."""
 SAME: Final = "The same list"
-"""The summary of a tier whose result equals that of the plain search."""
 _TITLE: Final = 90
+_SNIPPET: Final = 150
 _NOWHERE: Final = 1_000_000
-"""The rank of an answer that is not in a list."""
 _ADVICE: Final = {
     "empty": "the model's reply was not usable",
+    "unrecorded": "no reply is recorded for this question; OPENAI_API_KEY lets a model answer it",
     "unreadable": (
         "the function's result has no list of passages; run qtm check to see how to fix that"
     ),
@@ -50,7 +50,7 @@ class Row:
         start: The rank in the plain list, or else in the search for the question.
         end: The rank in the result. If the passage dropped out, its last known rank.
         way: ``new``, ``up``, ``down``, ``same`` or ``gone``.
-        snippet: An excerpt; empty unless the passage is first shown here.
+        snippet: The text's beginning; empty unless the passage is first shown here.
         is_answer: Whether the passage answers the question, according to the judgements.
     """
 
@@ -87,7 +87,6 @@ class Card:
     problem: str = ""
     degradations: Sequence[str] = ()
     rows: Sequence[Row] = ()
-    is_unsure: bool = False
     texts: Sequence[tuple[str, str, str]] = ()
     figures: Sequence[tuple[str, str]] = ()
     steps: Sequence[tuple[str, str]] = ()
@@ -111,11 +110,7 @@ class Card:
     @property
     def place(self) -> str:
         """The best rank of a passage that answers the question, in words."""
-        if self.answer < _NOWHERE:
-            return format_ordinal(self.answer)
-        lost = [row.end for row in self.rows if row.is_answer and row.end]
-        is_known = bool(lost) and min(lost) > len(self.shown)
-        return f"not shown, {format_ordinal(min(lost))}" if is_known else "not shown"
+        return format_ordinal(self.answer) if self.answer < _NOWHERE else "not shown"
 
 
 def build_cards(asked: AskedQuestion, tiers: Tiers, answer_ids: Collection[str]) -> list[Card]:
@@ -164,33 +159,29 @@ def _build_card(
     took = answer.seconds * 1e3 if is_baseline else trace.added_ms
     is_remembered = trace.cache_hits and not trace.llm_calls
     calls = "0, remembered" if is_remembered else str(trace.llm_calls)
-    numbers = {
-        "confidence": "" if retrieval.confidence is None else f"{retrieval.confidence:.2f}",
-        "searches": str(trace.searches),
-        "tokens": f"{trace.input_tokens:,} + {trace.output_tokens:,}" if trace.llm_calls else "",
-    }
+    numbers = {"searches": str(trace.searches)}
+    if retrieval.confidence is not None:
+        numbers["confidence"] = f"{retrieval.confidence:.2f}"
+    if trace.llm_calls:
+        numbers["tokens"] = f"{trace.input_tokens:,} + {trace.output_tokens:,}"
     notes = list(trace.notes)
     if trace.decision is not None:
         verb = "called" if trace.decision.call else "not called"
         notes.insert(0, ("model", f"{verb}: {trace.decision.reason}"))
+    summary = _summarise([row.way for row in rows])
+    if is_baseline:
+        summary = format_count(len(rows), "passage")
     return Card(
         tier=tier,
         config=config,
-        summary=(
-            format_count(len(rows), "passage") if is_baseline else _summarise([r.way for r in rows])
-        ),
+        summary=summary,
         took=f"{'' if is_baseline else '+'}{figures.format_duration(took)}",
         calls=calls,
         cost="unknown" if trace.cost_usd is None else figures.format_dollars(trace.cost_usd),
-        degradations=[
-            f"{note.stage}: {note.reason}"
-            + (f" ({detail})" if (detail := _ADVICE.get(note.reason, note.detail)) else "")
-            for note in retrieval.degradations
-        ],
+        degradations=[_describe_degradation(note) for note in retrieval.degradations],
         rows=rows,
-        is_unsure=retrieval.is_unsure,
-        texts=list(_list_texts(retrieval, movements)),
-        figures=[(name, value) for name, value in numbers.items() if value],
+        texts=list(_list_texts(retrieval)),
+        figures=list(numbers.items()),
         steps=[(stage.name, _describe_stage(stage)) for stage in trace.stages],
         notes=notes,
     )
@@ -206,8 +197,7 @@ def _build_row(
     # An index may have stored the title at the start of the text.
     text = (match.text or "").removeprefix(f"{title}\n")
     cut = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
-    # A text may be very long, so only its beginning is searched for an excerpt.
-    snippet = keywords.cut(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
+    snippet = shorten_text(cut, _SNIPPET) if is_baseline or way == "new" else ""
     return Row(
         # An id may contain any characters, and this becomes an attribute.
         key=f"{crc32(repr(match.key).encode()):08x}",
@@ -247,7 +237,6 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
 
 
 def _summarise(ways: Sequence[str]) -> str:
-    """Return how many passages moved, such as ``2 new, 1 up, 3 down, 2 out``."""
     if not ways:
         return "Nothing was found"
     words = {"new": "new", "up": "up", "down": "down", "gone": "out"}
@@ -255,26 +244,23 @@ def _summarise(ways: Sequence[str]) -> str:
     return ", ".join(counts) or SAME
 
 
-def _list_texts(retrieval: Retrieval, movements: Movements) -> Iterator[tuple[str, str, str]]:
+def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str, str]]:
     """Yield a label, the text and a remark for each search and each other text of the model."""
-    rankings = retrieval.rankings
-    labels = build_search_labels(ranking.variant for ranking in rankings)
-    for number, (ranking, label) in enumerate(zip(rankings, labels, strict=True)):
-        variant = ranking.variant
-        places = [
-            f"{movement.place} (here {hit.place})"
-            for movement in movements.passages
-            for hit in movement.hits
-            if hit.search == number
-        ]
+    variants = [ranking.variant for ranking in retrieval.rankings]
+    for variant, label in zip(variants, build_search_labels(variants), strict=True):
         name = "joined text" if variant.kind == JOINED else label.removeprefix("the ")
-        found = f"found the results {', '.join(places)}" if places else "found no result"
-        yield name, variant.text[:MOST_SHOWN], f"weight {variant.weight:.2f}, {found}"
-    searched = {ranking.variant.text for ranking in rankings}
+        yield name, variant.text[:MOST_SHOWN], f"weight {variant.weight:.2f}"
+    searched = {variant.text for variant in variants}
     for name, row in TEXT_FIELDS.items():
         for text in retrieval.transformation.texts(name):
             if text not in searched:
                 yield row.label, text[:MOST_SHOWN], "without a search of its own"
+
+
+def _describe_degradation(degradation: Degradation) -> str:
+    text = f"{degradation.stage}: {degradation.reason}"
+    detail = _ADVICE.get(degradation.reason, degradation.detail)
+    return f"{text} ({detail})" if detail else text
 
 
 def _describe_stage(stage: Stage) -> str:
@@ -307,15 +293,10 @@ def write_headline(cards: Sequence[Card], answer_count: int | None) -> str:
     else:
         shown = format_count(len(baseline.rows), "passage")
         sentences = f"No passage answers this question. Every tier still returns {shown}."
-    # A degradation's text begins with its stage.
-    silent = sum(any(note.startswith("transform") for note in card.degradations) for card in others)
-    if silent:
-        sentences += f" The model gave nothing usable to {format_count(silent, 'tier')}."
     return sentences
 
 
 def _describe_answer(baseline: Card, others: Sequence[Card], answer_count: int) -> str:
-    """Return where the answer is in the plain list, and which tiers rank it differently."""
     subject = "The answer" if answer_count == 1 else f"The first of {answer_count} answers"
     ways: dict[str, list[str]] = {}
     for card in others:
@@ -348,9 +329,4 @@ def _describe_changes(cards: Sequence[Card]) -> str:
         f"{figures.join_names(tiers)} {change.format('s' if len(tiers) == 1 else '')}"
         for change, tiers in names.items()
     ]
-    remark = "Nobody judged which passage answers."
-    if any(card.is_unsure for card in cards):
-        remark = (
-            "The passages probably do not hold the answer: the best one fits far worse than usual."
-        )
-    return f"{'; '.join(clauses)}. {remark}"
+    return f"{'; '.join(clauses)}. Nobody judged which passage answers."

@@ -1,25 +1,19 @@
-"""Mark keywords in the texts of passages, and cut excerpts around them."""
+"""Mark keywords in the texts of passages."""
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords, preprocess
-from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.retrieval.movement import (
     drop_function_words,
     find_question_language,
 )
 from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Retrieval
-
-SNIPPET: Final = 150
-"""The maximum number of characters of an excerpt, apart from the dots around it."""
 
 Segment = tuple[str, str]
 """A piece of a text, and whose keyword it is: ``question``, ``model`` or nobody's (``""``)."""
@@ -69,19 +63,6 @@ class Keywords:
                 owners[start:end] = [owner] * (end - start)
         pieces = groupby(zip(text, owners, strict=True), key=lambda pair: pair[1])
         return [("".join(sign for sign, _ in pairs), owner) for owner, pairs in pieces]
-
-    def cut(self, text: str, length: int = SNIPPET) -> str:
-        """Return the excerpt of *text* with the most keywords, on one line."""
-        whole = clean_text(text)
-        if len(whole) <= length:
-            return whole
-        found = [start for start, _ in self._locate(f"{self.question} {self.model}", whole)]
-        counts = [bisect(found, start + length - 30) - at for at, start in enumerate(found)]
-        first = found[counts.index(max(counts))] if found else 0
-        # Begin at a whole word, a little before the first keyword.
-        start = whole.rfind(" ", 0, max(0, first - 12)) + 1
-        end = start + length
-        return f"{'… ' if start else ''}{whole[start:end]}{' …' if end < len(whole) else ''}"
 
     def _locate(self, words: str, text: str) -> Sequence[tuple[int, int]]:
         return locate_words(words, text, self.language) if words.strip() else ()

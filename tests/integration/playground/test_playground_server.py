@@ -6,7 +6,6 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -22,25 +21,12 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A playground over a good function with a model."""
-    with serve(
-        tmp_path_factory.mktemp("playground"),
-        "-f",
-        f"{APP}:search",
-    ) as it:
+    with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search") as it:
         yield it
 
 
 def list_tiers(page: str) -> list[str]:
     return re.findall(r'<article [^>]*data-tier="(\w+)"', page)
-
-
-def test_two_tabs_at_once_get_each_their_own(served: Served) -> None:
-    questions = [f"Does Jaco have concern number {number}?" for number in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        pages = list(pool.map(lambda it: served.get(it).text, questions))
-    for question, page in zip(questions, pages, strict=True):
-        assert f"<title>{question} · qtm playground</title>" in page
-        assert len(list_tiers(page)) == 4
 
 
 def test_nothing_that_is_asked_is_written_anywhere_and_nobody_else_can_ask(served: Served) -> None:
@@ -49,10 +35,7 @@ def test_nothing_that_is_asked_is_written_anywhere_and_nobody_else_can_ask(serve
     assert "secret" not in served.errors.read_text()
     assert list(served.errors.parent.iterdir()) == [served.errors]
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(
-            ("127.0.0.2", served.port),
-            timeout=5,
-        )
+        socket.create_connection(("127.0.0.2", served.port), timeout=5)
 
 
 def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
@@ -93,13 +76,7 @@ def test_what_cannot_be_used_is_refused(
 def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Path) -> None:  # noqa: F811
     asked = [{"question": "What <b>is</b> it?", "ideal_answer": "It."}]
     (folder / "asked.json").write_text(json.dumps(asked))
-    with serve(
-        folder,
-        "--questions",
-        "asked.json",
-        "--set",
-        "topK=2",
-    ) as served:
+    with serve(folder, "--questions", "asked.json", "--set", "topK=2") as served:
         assert "What &lt;b&gt;is&lt;/b&gt; it?" in served.get().text
         page = served.get(QUESTION).text
         assert served.end() == 130
@@ -121,12 +98,7 @@ def test_the_demo_replays_its_replies_and_says_where_there_is_none(tmp_path: Pat
         parts = r'<p class="why">.*?</p>|<bdi class="title">.*?</bdi>|<ul class="texts">.*?</ul>'
         return re.findall(parts, page, re.DOTALL)
 
-    with serve(
-        tmp_path,
-        "--playground",
-        "--recorded",
-        command="demo",
-    ) as served:
+    with serve(tmp_path, "--playground", "--recorded", command="demo") as served:
         start, known = served.get().text, served.get("flat again").text
         unknown = served.get("a question that nobody has asked").text
         assert httpx.get(served.url + "elsewhere/").status_code == 404
@@ -136,7 +108,5 @@ def test_the_demo_replays_its_replies_and_says_where_there_is_none(tmp_path: Pat
     assert "E-1101 after a frosty night" in start
     assert list_tiers(known) == ["off", "rules", "balanced"]
     assert "Replaying recorded replies of a large language model" in known
-    assert "No reply is recorded" not in known
-    assert list_tiers(unknown) == ["off", "rules"]
-    assert unknown.count("No reply is recorded") == 1
-    assert "Degraded" not in unknown
+    assert "no reply is recorded" not in known
+    assert unknown.count("no reply is recorded") == 1

@@ -82,7 +82,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "words of an index": partial(extract_words, for_index=True),
     "chunks": lambda text: list(cut_into_chunks([text], size=800, overlap=120)),
     "a report": lambda text: escape_text(text, len(text)),
-    "the playground": lambda text: Keywords(text[:200], "a").cut(text),
+    "the playground": lambda text: Keywords(text[:200], "a").mark(text),
     "a terminal": lambda text: (escape_hidden(text), escape_json(text)),
     "a text": partial(read_document, read_plain_text),
     "a page": partial(read_document, read_html),

@@ -53,18 +53,9 @@ def write(
     opened = Tiers(fn, timeout_seconds=20)
     opened.warm_up(learned)
     data = Dataset("data", (), tuple(questions), qrels or {})
-    page = Page(
-        opened,
-        name="a <b>name</b>",
-        dataset=data,
-        notes=["a <i>note</i>"],
-    )
+    page = Page(opened, name="a <b>name</b>", dataset=data, notes=["a <i>note</i>"])
     turns = tuple(Message("user", text) for text in history)
-    state = PageState(
-        question=question,
-        tiers=tuple(tiers) or opened.shown,
-        history=turns,
-    )
+    state = PageState(question=question, tiers=tuple(tiers) or opened.shown, history=turns)
     return asyncio.run(page.render(state))
 
 
@@ -102,14 +93,10 @@ def test_marking_words_changes_no_letter(text: str, question: str, model: str) -
     assert "".join(piece for piece, _ in Keywords(question, model).mark(text)) == text
 
 
-def test_words_are_marked_by_whose_they_are_and_an_excerpt_shows_most_of_them() -> None:
+def test_words_are_marked_by_whose_they_are() -> None:
     pieces = Keywords("jaco dog l-15", "vet dog").mark("Jaco's dogs saw the vet 15 times: L-15.")
     marked = [("Jaco", "question"), ("dogs", "question"), ("vet", "model"), ("L-15", "question")]
     assert [piece for piece in pieces if piece[1]] == marked
-    text = "nothing of it here " * 20 + "but Jaco has a heart " + "and nothing there " * 40
-    excerpt = Keywords("jaco heart").cut(text)
-    assert "Jaco has a heart" in excerpt
-    assert (excerpt[:2], excerpt[-2:]) == ("… ", " …")
 
 
 def test_each_row_has_its_ranks_and_the_reason_of_explain_movement() -> None:
@@ -144,7 +131,6 @@ def test_each_row_has_its_ranks_and_the_reason_of_explain_movement() -> None:
             [
                 "transform.combined: unavailable (the service is down)",
                 "rules and balanced give the plain list. Nobody judged which passage answers.",
-                "The model gave nothing usable to 1 tier.",
             ],
         ),
     ],
@@ -236,17 +222,11 @@ def test_the_verdict_has_place_time_calls_and_dollars_of_every_tier() -> None:
 
 
 def get(path: str, **headers: str) -> httpx.Response:
-    page = Page(
-        Tiers(qtm.QueryMiddleware().wrap(app.plain)),
-        name="x",
-    )
+    page = Page(Tiers(qtm.QueryMiddleware().wrap(app.plain)), name="x")
     transport = httpx.ASGITransport(build_app(page))
 
     async def send() -> httpx.Response:
-        async with httpx.AsyncClient(
-            transport=transport,
-            base_url="http://127.0.0.1",
-        ) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.get(path, headers=headers)
 
     return asyncio.run(send())
@@ -282,10 +262,7 @@ def test_a_port_that_is_taken_is_an_error_only_if_it_was_asked_for() -> None:
     with open_socket(0) as first:
         host, port = first.getsockname()
         assert host == "127.0.0.1"
-        with pytest.raises(
-            ConfigError,
-            match=f"port {port} .*leave --port out",
-        ):
+        with pytest.raises(ConfigError, match=f"port {port} .*leave --port out"):
             open_socket(port)
     with open_socket(None) as one, open_socket(None) as other:
         assert one.getsockname() != other.getsockname()

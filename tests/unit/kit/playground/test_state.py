@@ -15,10 +15,7 @@ SHOWN = ("raw", "rules", "combined")
 
 
 def read(address: str) -> PageState:
-    parameters = parse_qsl(
-        address.removeprefix("?"),
-        keep_blank_values=True,
-    )
+    parameters = parse_qsl(address.removeprefix("?"), keep_blank_values=True)
     return PageState.from_parameters(parameters, KNOWN, SHOWN)
 
 
