@@ -16,18 +16,13 @@ from typing import Any, Final
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.errors import hide_secrets
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.preprocessing.text import (
-    format_count,
-    shorten_text,
-    split_terms,
-)
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.call import PAGED, find_query_problem
 from qtmiddleware.retrieval.fusion import (
     find_score_direction,
     has_usable_scores,
 )
-from qtmiddleware.retrieval.question_words import find_matching_words, is_code
 from qtmiddleware.types import (
     Degradation,
     Match,
@@ -208,8 +203,7 @@ def configure_function(
 ) -> Any:
     """Return a copy of the wrapped *function* with the settings in *layers*; the last one wins.
 
-    The copy has a middleware of its own, made by `QueryMiddleware.with_config` with *options*. It
-    does not inherit what *function* learned from earlier calls, and no hook hears of its calls.
+    The copy inherits nothing that *function* learned, and no hook hears of its calls.
     """
     middleware = function.middleware.with_config(*layers, **options)
     return middleware.wrap(
@@ -267,7 +261,6 @@ class _CheckRun:
         self.retrieve: Callable[..., Awaitable[Retrieval]]
 
     async def perform(self, retrieve: Callable[..., Awaitable[Retrieval]]) -> Check:
-        """Make the calls with *retrieve*, and return the report."""
         self.retrieve = retrieve
         free = await self._ask(self.questions[0], _FREE)
         if self._add_call_findings(free) and self._add_passages_finding(free):
@@ -355,7 +348,6 @@ class _CheckRun:
         self._add(PROBLEM, "query", text, fix)
 
     def _add_failed_call(self, error: Exception) -> None:
-        """Add a finding on *error*, which the function or embed= raised."""
         embedding = self.recorder.find("embedding")
         if embedding is not None and embedding.outcome != "ok":
             self._add(
@@ -400,16 +392,13 @@ class _CheckRun:
             return False
         passages, fix = free.rankings[0].passages, ""
         search = self.recorder.find("search", "original")
-        count, asked = len(passages), None if search is None else search.top_k
-        text = f"your function returned {f'{count} of {asked}' if asked else count}"
+        text = f"your function returned {len(passages)}"
+        if search is not None and search.top_k:
+            text += f" of {search.top_k}"
         for note in _list_notes(free, "keyword_evidence"):
             text += f"; {note}" if "candidates" in note else ""
         if "rejects" in text:
             fix = "set keywordEvidence.candidates to a number that the function accepts"
-        codes = _find_missing_codes(free, passages)
-        if codes and asked is not None and count >= asked:
-            text += f"; none has {_quote(codes)} in its text or metadata"
-            fix = f"raise keywordEvidence.candidates above {asked} to look further down"
         self._add(OK, "passages", text, fix)
         return True
 
@@ -454,8 +443,9 @@ class _CheckRun:
             span = f"from {scores[0]:.4g} to {scores[-1]:.4g}"
             self._add(OK, "scores", f"{direction}, {span}")
         else:
-            missing = scores.count(None)
-            text = f"{missing} of {count} have no score" if missing else "not in order"
+            text = "not in order"
+            if missing := scores.count(None):
+                text = f"{missing} of {count} have no score"
             text += "; qtmiddleware uses the places in the list instead"
             self._add(OK, "scores", text, _NAME_FIELD.format("score"))
         return bool(with_text)
@@ -498,11 +488,15 @@ class _CheckRun:
         ]
         failed = len(self.questions) - len(results)
         if len(self.questions) > 1:
-            text = f"changes for {len(changed)} of {format_count(len(results), 'question')}"
-            text += f"; another passage is first for {len(led)}" if changed else ""
-            text += f"; {failed} more failed" if failed else ""
-            if self.given > len(self.questions):
-                text += f"; only the first {len(self.questions)} of {self.given} were asked"
+            total = format_count(len(results), "question")
+            text = f"changes for {len(changed)} of {total}"
+            if changed:
+                text += f"; another passage is first for {len(led)}"
+            if failed:
+                text += f"; {failed} more failed"
+            asked = len(self.questions)
+            if self.given > asked:
+                text += f"; only the first {asked} of {self.given} were asked"
         else:
             verb = "changes" if changed else "does not change"
             text = f"{verb} for this question"
@@ -512,8 +506,9 @@ class _CheckRun:
         fix = _ASK_MODEL if is_useless else _MEASURE if changed else _ASK_MORE
         self._add(PROBLEM if is_useless else OK, "order", text, fix)
         for question, now, was in led[:_MOST_EXAMPLES]:
-            text = f"{shorten_text(question, 80)} " if len(results) > 1 else ""
-            text += f"{_quote_passage(now)} comes before {_quote_passage(was)}"
+            text = f"{_quote_passage(now)} comes before {_quote_passage(was)}"
+            if len(results) > 1:
+                text = f"{shorten_text(question, 80)} {text}"
             self._add(OK, "example", text)
 
     async def _add_model_and_rerank_findings(self, free: Retrieval) -> None:
@@ -534,10 +529,11 @@ class _CheckRun:
                 "llmTimeoutMs": patience,
                 "deadlineMs": max(limits.deadline_ms, patience),
             }
-            settings_of_call: dict[str, Any] = {"limits": waits}
-            if asks:
-                settings_of_call["escalation"] = {"mode": "always"}
-            else:
+            settings_of_call: dict[str, Any] = {
+                "limits": waits,
+                "escalation": {"mode": "always"},
+            }
+            if not asks:
                 settings_of_call["transformationType"] = "none"
             best = await self._ask(self.questions[0], settings_of_call)
         if isinstance(best, Exception):
@@ -546,14 +542,20 @@ class _CheckRun:
         if asks:
             self._add_model_finding(best)
         if reranks:
-            failed = _find_problem(best, "rerank")
-            text = f"reranks {len(best.reranked)} candidates"
-            text = f"failed: {_describe(failed)}" if failed else text
-            self._add(PROBLEM if failed or not best.reranked else OK, "rerank", text)
+            self._add_rerank_finding(best)
         for problem in best.degradations:
-            if problem.reason != PAGED and problem.stage.partition(".")[0] not in _REPORTED:
+            stage = problem.stage.partition(".")[0]
+            if problem.reason != PAGED and stage not in _REPORTED:
                 text = f"{problem.stage} failed: {_describe(problem)}"
                 self._add(PROBLEM, "problem", text)
+
+    def _add_rerank_finding(self, best: Retrieval) -> None:
+        state = OK if best.reranked else PROBLEM
+        text = f"reranks {len(best.reranked)} candidates"
+        if failed := _find_problem(best, "rerank"):
+            state = PROBLEM
+            text = f"failed: {_describe(failed)}"
+        self._add(state, "rerank", text)
 
     def _add_model_finding(self, best: Retrieval) -> None:
         trace = best.trace
@@ -577,8 +579,8 @@ class _CheckRun:
         # The check's own middleware has seen too few replies.
         relevance = self.checked.engine.model.relevance
         if relevance.is_low:
-            text += f"; its latest replies keep {relevance.mean:.0%} of their questions' words, so"
-            text += " its texts are not used"
+            text += f"; its latest replies keep {relevance.mean:.0%} of their questions'"
+            text += " words, so its texts are not used"
             self._add(PROBLEM, "model", text, MODEL_FIXES["off_topic"])
         elif ms > granted:
             text += f"; the limit is {granted} ms"
@@ -595,17 +597,6 @@ def _list_questions(value: Any) -> list[Any]:
     if is_list and all(isinstance(text, str) for text in value):
         return list(value)
     return [value]
-
-
-def _find_missing_codes(free: Retrieval, passages: Sequence[Passage]) -> list[str]:
-    """Return the codes and numbers of the question that no passage holds."""
-    codes = list(filter(is_code, split_terms(free.keywords)))
-    held: set[str] = set()
-    for passage in passages:
-        values = map(str, passage.metadata.values())
-        text = "\n".join((passage.title, passage.text or "", *values))
-        held.update(find_matching_words(" ".join(codes), text))
-    return [code for code in codes if code not in held]
 
 
 def _find_problem(retrieval: Retrieval, stage: str) -> Degradation | None:
@@ -625,7 +616,9 @@ def _is_order_changed(keys: Sequence[Any], after: Retrieval) -> bool:
 
 
 def _describe(degradation: Degradation) -> str:
-    return degradation.reason + (f" ({degradation.detail})" if degradation.detail else "")
+    if degradation.detail:
+        return f"{degradation.reason} ({degradation.detail})"
+    return degradation.reason
 
 
 def _quote(names: Sequence[str], separator: str = ", ") -> str:

@@ -270,21 +270,13 @@ def test_of_many_questions_the_first_ten_are_asked_and_that_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "state"),
-    [("off", OFF), ({"preprocess": {"applyTo": "text"}}, OFF), ("rules", OK)],
+    ("config", "state"), [("off", OFF), ({"preprocess": {"applyTo": "text"}}, OFF), ("rules", OK)]
 )
 def test_the_settings_of_one_call_count(config: Any, state: qtm.CheckState) -> None:
     found = qtm.QueryMiddleware().wrap(plain).check(QUERY, qtm_config=config)
     assert find(found, "order").state is state
     with pytest.raises(qtm.ConfigError):
         qtm.QueryMiddleware().wrap(plain).check(QUERY, config={"topk": 3})
-
-
-def test_a_conversation_is_passed_on() -> None:
-    model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
-    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain)
-    wrapped.check("And its health?", history=[("user", "Who is Jaco?")])
-    assert "Who is Jaco?" in model.prompts[0].user
 
 
 def raising(*_: Any) -> Any:

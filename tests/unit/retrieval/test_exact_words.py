@@ -98,12 +98,3 @@ def test_a_question_without_spaces_is_asked_though_it_holds_a_number_or_a_name(
 
     wrap(["x"], client=model, transformationType="rewrite").retrieve(question)
     assert len(asked) == 1
-
-
-def test_check_says_that_a_code_may_lie_beyond_the_candidates() -> None:
-    search = wrap(["Item 1"])
-    assert "keywordEvidence.candidates above" not in str(search.check("Where is item 42?"))
-    check = search.check("Where is item 4289?")
-    (finding,) = [finding for finding in check.findings if finding.subject == "passages"]
-    assert "none has `4289`" in finding.text
-    assert "keywordEvidence.candidates above 50" in finding.fix
