@@ -119,7 +119,6 @@ def _read_questions(source: Path) -> tuple[Question, ...]:
 
 
 def _hash_config(settings: Settings) -> str:
-    """Return a short hash of the settings that affect a transformation."""
     values = (
         read_marked_values(settings, Mark.REPLY),
         settings.transformation_model,
@@ -214,11 +213,10 @@ class _PacedModel:
         self._answered_at = self._resume_at = monotonic()
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        while True:
-            while (seconds := self._resume_at - monotonic()) > 0 and not self.is_stopped.is_set():
+        while not self.is_stopped.is_set():
+            if (seconds := self._resume_at - monotonic()) > 0:
                 self.is_stopped.wait(seconds)
-            if self.is_stopped.is_set():
-                raise ModelError("cancelled", "the run was stopped")
+                continue
             try:
                 # The time counts from the call itself, not from the wait before it.
                 reply = self._inner.complete(prompt, Deadline.after(self._call_seconds))
@@ -235,6 +233,7 @@ class _PacedModel:
             else:
                 self._answered_at = monotonic()
                 return reply
+        raise ModelError("cancelled", "the run was stopped")
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         return self.complete(prompt, deadline)

@@ -9,14 +9,11 @@ from typing import Final, NoReturn
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
 from qtmiddleware.runtime.control_characters import escape_hidden
 
+# Exit codes. USAGE: the arguments, the config or a question are not valid.
 FAILED: Final = 1
-"""Exit code: the command failed."""
 USAGE: Final = 2
-"""Exit code: the arguments, the config or a question are not valid."""
 WORSE: Final = 3
-"""Exit code: retrieval got worse than the baseline."""
 INTERRUPTED: Final = 130
-"""Exit code: the user pressed Ctrl-C."""
 
 
 def main() -> None:

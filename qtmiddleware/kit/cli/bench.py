@@ -172,7 +172,6 @@ def command(
 def _open_function(
     function: str | None, arguments: list[str] | None, embed: str | None
 ) -> FunctionSource | None:
-    """Import and return the function that *function* names; ``None`` without a name."""
     if function is None:
         if arguments or embed:
             raise ConfigError("--arg and --embed need --function", path="--function")

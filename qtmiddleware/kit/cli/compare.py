@@ -132,7 +132,6 @@ def _load_entries(
 
 
 def _choose_systems(option: str | None, search: Search, *, has_model: bool) -> list[str]:
-    """Return the names of the systems to compare: those of the *option* or the usual ones."""
     if option is None:
         names = [name for name in SHOWN if has_model or not asks_a_model(name)]
         return [*names, OWN] if search.has_own_settings else names
@@ -239,16 +238,19 @@ def _show_systems(asked: AskedQuestion) -> None:
     has_problem = False
     for result in asked.systems:
         retrieval = result.retrieval
-        is_failed = result.error is not None or retrieval is None or retrieval.status == "degraded"
-        has_problem = has_problem or is_failed
+        is_failed = result.error is not None
         searches = calls = "-"
         cost = "?"
         if retrieval is not None:
+            is_failed = is_failed or retrieval.status == "degraded"
             searches = str(retrieval.trace.searches)
             calls = str(retrieval.trace.llm_calls)
             if retrieval.trace.cost_usd is not None:
                 cost = f"{retrieval.trace.cost_usd:.5f}"
-        name = result.system + (" !" if is_failed else "")
+        name = result.system
+        if is_failed:
+            name += " !"
+            has_problem = True
         rows.append([name, searches, calls, f"{result.seconds:.2f}", cost])
     show_table(["", "searches", "calls", "seconds", "model $"], rows)
     if has_problem:
@@ -266,7 +268,6 @@ def _show_lists(asked: AskedQuestion, numbers: _Numbers) -> None:
 
 
 def _describe_steps(outcome: Outcome) -> Iterator[str]:
-    """Yield lines on a system's variants of the question, degradations, error and answer."""
     if outcome.retrieval is not None:
         yield from list_variant_texts(outcome.retrieval)
     for entry in outcome.degradations:
@@ -282,7 +283,6 @@ def _describe_steps(outcome: Outcome) -> Iterator[str]:
 
 
 def _explain_movements(moved: Movements | None, numbers: _Numbers) -> Iterator[str]:
-    """Yield one line per moved passage, with its number and the reason for the movement."""
     if moved is None:
         return
     changed = [movement for movement in (*moved.passages, *moved.dropped) if movement.change != 0]

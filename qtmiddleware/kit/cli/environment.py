@@ -151,10 +151,8 @@ def _check_found_config(config: Config, file_name: str) -> None:
     origin = f"file {file_name}"
     if forbidden := list(_list_forbidden_keys(config, origin)):
         raise ConfigError(
-            f"{origin} was found in this folder and must not set {', '.join(forbidden)}: only a"
-            " config that you name may decide where data and keys go and what is read, run, written"
-            f" or told to a model; if the file is yours, add --config {file_name} or set"
-            f" QTM_CONFIG={file_name}",
+            f"{origin} was found in this folder and must not set {', '.join(forbidden)}; if the"
+            f" file is yours, add --config {file_name}",
             path=forbidden[0],
             source=origin,
         )
@@ -184,6 +182,7 @@ def _split_path_in_folder(path: str) -> tuple[str, ...] | None:
         return None
     folder = Path.cwd()
     absolute = Path(os.path.abspath(expanded))  # noqa: PTH100 - links stay links
-    if all(it.is_relative_to(folder) for it in (absolute, Path(os.path.realpath(expanded)))):
+    target = Path(os.path.realpath(expanded))
+    if absolute.is_relative_to(folder) and target.is_relative_to(folder):
         return absolute.relative_to(folder).parts
     return None

@@ -91,7 +91,6 @@ def _log_config_file(path: str) -> None:
 
 @contextmanager
 def _open_bar() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the progress of an ingest in a bar, below the warnings."""
     with open_progress_bar() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 

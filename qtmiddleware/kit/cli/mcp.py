@@ -22,7 +22,6 @@ from qtmiddleware.kit.mcp import (
 )
 
 _HTTP_PORT: Final = 8766
-"""The default port with ``--http``. If this port is taken, a free port is used."""
 _HTTP_PATH: Final = "/mcp"
 
 

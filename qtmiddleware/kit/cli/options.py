@@ -9,7 +9,6 @@ from typing import Annotated, Final
 from typer import Argument, Option
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.kit.cli.environment import CONFIG_FILES
 
 TARGET: Final = "MODULE:FUNCTION"
 """The form in which the command line names a function."""
@@ -25,7 +24,7 @@ Target = Annotated[
     str,
     Argument(
         metavar=TARGET,
-        help="Your function, such as app:search or app:index.search, in app.py in this folder.",
+        help="Your function, such as search in app.py in this folder: app:search.",
     ),
 ]
 Function = Annotated[
@@ -58,10 +57,7 @@ ConfigFile = Annotated[
     Option(
         "--config",
         "-c",
-        help=(
-            f"Config file or preset. Default: QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this"
-            " folder."
-        ),
+        help="Config file or preset. Default: QTM_CONFIG, or the config in this folder.",
     ),
 ]
 Sets = Annotated[

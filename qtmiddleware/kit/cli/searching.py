@@ -111,8 +111,11 @@ def name_search_in_errors(name: str) -> Iterator[None]:
         from qtmiddleware.kit.check import describe_error
 
         # A measurement adds this note to an exception that occurs while a system answers.
-        remarks = [it for it in getattr(error, "__notes__", ()) if it.startswith("The system")]
-        raise WrapError(" ".join([f"{name} raised {describe_error(error)}.", *remarks])) from error
+        text = f"{name} raised {describe_error(error)}."
+        for note in getattr(error, "__notes__", ()):
+            if note.startswith("The system"):
+                text += f" {note}"
+        raise WrapError(text) from error
 
 
 def import_function(target: str) -> Any:

@@ -103,7 +103,11 @@ class Session:
     def _search(self, question: str, history: list[dict[str, str]]) -> Outcome:
         # Without a model, every result would report the missing model as a degradation.
         kind = self.kind if self._middleware.engine.has_model else "none"
-        arguments = {**self._options, "history": history, "config": {"transformationType": kind}}
+        arguments = {
+            **self._options,
+            "history": history,
+            "config": {"transformationType": kind},
+        }
         retrieval: Retrieval | None = None
         answer: Answer | None = None
         error: Exception | None = None

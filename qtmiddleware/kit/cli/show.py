@@ -18,6 +18,7 @@ from qtmiddleware.types import (
     Degradation,
     Match,
     Retrieval,
+    Trace,
 )
 
 _LABELS: Final = {
@@ -131,16 +132,27 @@ def show_outcome(outcome: Outcome) -> None:
             for number, match in enumerate(outcome.passages, start=1)
         ]
         out.write(f"Scores: {', '.join(scores)}")
-    trace = retrieval.trace
-    phrases = [f"{outcome.seconds:.2f} s", format_count(trace.searches, "search", "searches")]
+    phrases = [f"{outcome.seconds:.2f} s", *_list_costs(retrieval.trace)]
+    line = f"({', '.join(phrases)})"
+    if outcome.degradations:
+        reasons = [f"{entry.stage} {entry.reason}" for entry in outcome.degradations]
+        line += f" degraded: {'; '.join(reasons)}"
+    out.write(line)
+
+
+def _list_costs(trace: Trace) -> Iterator[str]:
+    yield format_count(trace.searches, "search", "searches")
     if trace.cache_hits:
-        phrases.append("transformation remembered")
-    phrases.append(format_count(trace.llm_calls, "LLM call") if trace.llm_calls else "no LLM calls")
-    if trace.llm_calls:
-        phrases.append(f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens")
-        phrases.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
-    reasons = "; ".join(f"{entry.stage} {entry.reason}" for entry in outcome.degradations)
-    out.write(f"({', '.join(phrases)})" + (f" degraded: {reasons}" if reasons else ""))
+        yield "transformation remembered"
+    if not trace.llm_calls:
+        yield "no LLM calls"
+        return
+    yield format_count(trace.llm_calls, "LLM call")
+    yield f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens"
+    if trace.cost_usd is None:
+        yield "cost unknown"
+    else:
+        yield f"${trace.cost_usd:.6f}"
 
 
 def _show_passages(outcome: Outcome) -> None:
@@ -180,7 +192,10 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
 
 def describe_degradation(entry: Degradation) -> str:
     """Return the stage and the reason of *entry*, with the detail if there is one."""
-    return f"{entry.stage} {entry.reason}" + (f" ({entry.detail})" if entry.detail else "")
+    text = f"{entry.stage} {entry.reason}"
+    if entry.detail:
+        text += f" ({entry.detail})"
+    return text
 
 
 def describe_passage_source(match: Match) -> str:

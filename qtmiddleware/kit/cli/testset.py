@@ -51,8 +51,10 @@ def command(
             f"the model wrote no usable question about the {len(passages):,} passages ({dropped})"
         )
     write(generated.dataset, folder)
-    cost = "" if generated.cost_usd is None else f", for ${generated.cost_usd:.4f}"
-    write_note(
-        f"{len(generated.dataset.questions)} questions about {len(passages):,} passages are in"
-        f" {folder}{cost}{f'; dropped: {dropped}' if dropped else ''}"
-    )
+    count = len(generated.dataset.questions)
+    text = f"{count} questions about {len(passages):,} passages are in {folder}"
+    if generated.cost_usd is not None:
+        text += f", for ${generated.cost_usd:.4f}"
+    if dropped:
+        text += f"; dropped: {dropped}"
+    write_note(text)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from qtmiddleware.catalogue import TEXT_FIELDS
+from qtmiddleware.catalogue import TEXT_FIELDS, Transformation
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
 from qtmiddleware.kit.bulk import CONCURRENCY, transform_file
@@ -103,11 +103,7 @@ def _transform_questions(config: Config, questions: list[str] | None, *, as_json
                 out.write(("\n" if len(rows) > 1 else "") + f"Question: {' '.join(text.split())}")
             if not calls_model:
                 out.write(f"query: {text}\npreprocessed: {keywords}")
-            for name, row in TEXT_FIELDS.items():
-                for variant in transformation.texts(name):
-                    out.write(f"{row.label}: {variant}")
-            for stage, remark in transformation.notes:
-                notes.write(f"{stage}: {remark}")
+            _show_texts(transformation)
     if as_json:
         write_json(rows)
     if has_failed and rows:
@@ -117,6 +113,14 @@ def _transform_questions(config: Config, questions: list[str] | None, *, as_json
             f"the language model's reply was not usable ({', '.join(sorted(reasons))})"
             + "".join(fixes),
         )
+
+
+def _show_texts(transformation: Transformation) -> None:
+    for name, row in TEXT_FIELDS.items():
+        for variant in transformation.texts(name):
+            out.write(f"{row.label}: {variant}")
+    for stage, remark in transformation.notes:
+        notes.write(f"{stage}: {remark}")
 
 
 def _transform_file(

@@ -43,10 +43,7 @@ class Rewriting:
 
 
 def run(
-    folder: Path,
-    questions: list[str],
-    model: Any = None,
-    config: Config = CONFIG,
+    folder: Path, questions: list[str], model: Any = None, config: Config = CONFIG
 ) -> BulkReport:
     (folder / "in.txt").write_text("\n".join(questions), "utf-8")
     client = model or Rewriting()
@@ -79,10 +76,7 @@ def records(folder: Path) -> list[Any]:
     ],
 )
 def test_questions_are_read_as_people_keep_them(
-    tmp_path: Path,
-    name: str,
-    data: str,
-    expected: list[Any],
+    tmp_path: Path, name: str, data: str, expected: list[Any]
 ) -> None:
     (tmp_path / name).write_text(data, "utf-8")
     out = tmp_path / "out.jsonl"
@@ -97,8 +91,7 @@ def test_questions_are_read_as_people_keep_them(
 
 @pytest.mark.parametrize("tail", [b'{"id": "3", "qu', b"{", b""])
 def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut_off(
-    tmp_path: Path,
-    tail: bytes,
+    tmp_path: Path, tail: bytes
 ) -> None:
     report = run(tmp_path, ["Why?", "Who?"])
     assert (report.made, report.failed) == (2, {})
