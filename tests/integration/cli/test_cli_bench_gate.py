@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench_world import bridges_data, write_data
 from tests.support.command_line import Ended, run_here
-from tests.support.waiting import wait_until
 
 Run = Callable[..., Ended]
 MODULE = '''
@@ -40,10 +37,7 @@ GATE = "--baseline base.json"
 def write_files(folder: Path) -> None:
     (folder / "app.py").write_text(MODULE, encoding="utf-8")
     rows = "".join(f"Where is number {number}?,p{number}\n" for number in range(40))
-    (folder / "questions.csv").write_text(
-        f"question,id\n{rows}",
-        encoding="utf-8",
-    )
+    (folder / "questions.csv").write_text(f"question,id\n{rows}", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -112,21 +106,6 @@ def test_what_cannot_be_compared_is_said_before_anything_is_measured(
     assert count_calls(folder) == 0
 
 
-@pytest.mark.thorough
-def test_passages_that_changed_are_noticed_before_they_are_embedded(
-    qtm: Run, tmp_path: Path
-) -> None:
-    write_data(tmp_path / "set", bridges_data())
-    asked = ("bench", "--data", "set", "--systems", "rules")
-    (tmp_path / "base.json").write_text(qtm(*asked, "--json").out)
-    corpus = tmp_path / "set" / "corpus.jsonl"
-    corpus.write_text(corpus.read_text().replace("Bridge", "Viaduct"))
-    ended = qtm(*asked, *GATE.split())
-    assert (ended.code, ended.out) == (2, "")
-    assert "measured on other passages, so it cannot be compared" in ended.err
-    assert len(list((tmp_path / ".qtm" / "bench").glob("index-*"))) == 1
-
-
 def start(folder: Path, *arguments: str, **environ: str) -> subprocess.Popen[str]:
     main = "from qtmiddleware.kit.cli import main; main()"
     return subprocess.Popen(
@@ -150,18 +129,3 @@ def test_that_nobody_reads_the_output_does_not_hide_the_loss(
         assert running.wait(timeout=200) == 3
         assert running.stderr is not None
         assert "Traceback" not in running.stderr.read()
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    os.name != "posix",
-    reason="processes are signalled as on POSIX here",
-)
-def test_ctrl_c_leaves_no_report_and_the_baseline_as_it_was(folder: Path, measured: str) -> None:
-    running = start(folder, "--report", "out.md", WAITS="1")
-    wait_until(lambda: count_calls(folder) == 4)
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=200)
-    assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
-    assert (folder / "base.json").read_text() == measured
-    assert not (folder / "out.md").exists()

@@ -79,10 +79,7 @@ def test_what_cannot_be_ingested_is_a_usage_error(
     assert not (tmp_path / ".tmp").exists()
 
 
-@pytest.mark.skipif(
-    os.name != "posix",
-    reason="streams are closed by a shell of POSIX here",
-)
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell of POSIX here")
 @pytest.mark.parametrize(
     ("streams", "code"), [("<&- >&- 2>&-", 0), ("2>&-", 0), ("| true", 0), (">/dev/full", 1)]
 )
@@ -98,35 +95,6 @@ def test_output_that_nobody_takes_ends_in_no_traceback(
     assert b"Traceback" not in ended.stderr
     assert b"Exception ignored" not in ended.stderr
     assert (b"No space left" in ended.stderr) == ("full" in streams)
-
-
-@pytest.mark.parametrize(
-    "place",
-    ["reading", "embedding", "publishing"],
-)
-def test_ctrl_c_says_so_and_the_next_run_completes(
-    qtm: Run, docs: Path, tmp_path: Path, place: str
-) -> None:
-    # The signal comes at the moment a stage says how far it is.
-    program = f"""
-import os, signal
-from qtmiddleware.kit.cli import ingest, main
-from contextlib import contextmanager
-@contextmanager
-def interrupting():
-    def listen(step):
-        if step.stage == {place!r}:
-            os.kill(os.getpid(), signal.SIGINT)
-    yield listen
-ingest._open_json_log = interrupting
-main()
-"""
-    command = [sys.executable, "-c", program, "ingest", "docs"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=200, check=False)
-    assert ended.returncode == 130
-    assert ended.stderr.decode().splitlines() == ["qtm: interrupted"]
-    report = json.loads(qtm("ingest", "docs", "--json").out)
-    assert (report["documents"], report["written"]) == (2, 2)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals here")

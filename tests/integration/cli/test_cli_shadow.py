@@ -40,19 +40,12 @@ def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(
         "Another passage would come first for 1 of 1 question; none would get the same list.\n"
         "100.0% would get other passages: "
     )
-    for said in (
-        "1.00 searches, 0.00 model calls",
-        "About c",
-        "Nike's",
-    ):
+    for said in ("1.00 searches, 0.00 model calls", "About c", "Nike's"):
         assert said in ended.out
     plain = json.loads(qtm("shadow", "queries.jsonl", "--json").out)
     (example,) = plain["examples"]
     assert (plain["questions"], example["plain"]) == (1, ["About a", "About b"])
     assert example["ours"] != example["plain"]
-    (tmp_path / "empty.jsonl").write_text(
-        '{"status": "full"}\n',
-        "utf-8",
-    )
+    (tmp_path / "empty.jsonl").write_text('{"status": "full"}\n', "utf-8")
     ended = qtm("shadow", "empty.jsonl")
     assert (ended.code, "has no records of shadow mode" in ended.err) == (2, True)

@@ -31,11 +31,7 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
     logger, sampler = get_logger("qtmiddleware"), LogSampler()
     with show_warnings(hidden_events=["retrieval_degraded"]):
         for _ in range(2):
-            logger.warning(
-                "the index\n%s is damaged",
-                "\x1b[31mi.sqlite",
-                event="index_damaged",
-            )
+            logger.warning("the index\n%s is damaged", "\x1b[31mi.sqlite", event="index_damaged")
             sampler.log(logger, "retrieval degraded", ["llm timeout"])
         logger.info("nothing happened")
     logger.warning("nobody listens")
@@ -50,12 +46,7 @@ def test_no_word_is_broken_on_a_terminal_and_no_line_in_a_pipe(words: list[str])
     text = " ".join(words)
     for is_terminal in (True, False):
         file = io.StringIO()
-        console = PlainConsole(
-            file=file,
-            width=80,
-            force_terminal=is_terminal,
-            color_system=None,
-        )
+        console = PlainConsole(file=file, width=80, force_terminal=is_terminal, color_system=None)
         console.write(text)
         assert file.getvalue().split() == words
         assert is_terminal or file.getvalue() == f"{text}\n"

@@ -16,6 +16,7 @@ from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
 from tests.support.retrieval_world import QUERY, scripted
+from tests.support.waiting import PATIENCE
 
 
 def ask(fn: Any, *names: str, question: str = QUERY) -> dict[str, SystemAnswer]:
@@ -73,7 +74,7 @@ def test_the_same_question_gives_the_same_result_whatever_was_asked_before(
 )
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
 def test_a_function_that_fails_is_asked_once(fn: Any, error: str) -> None:
-    answers = ask(Tiers(fn, timeout_seconds=0.3))
+    answers = ask(Tiers(fn, timeout_seconds=0.3 if fn is app.hanging else PATIENCE))
     assert list(answers) == ["off"]
     assert str(answers["off"].error).startswith(error)
 
