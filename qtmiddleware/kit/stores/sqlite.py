@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,12 +57,13 @@ _KEYWORDS: Final = (
     " ORDER BY rank"
 )
 
-_WORD: Final = r"[\p{L}\p{N}\p{M}\p{Co}]+"
 # Scripts without spaces between words, and Hangul, whose words include their particles.
 _UNSPACED: Final = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff"
-    r"\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+    r"\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+_LETTER: Final = r"[\p{L}\p{N}\p{M}\p{Co}]"
+_WORDS: Final = f"(?V1)([{_LETTER}&&{_UNSPACED}]+)|([{_LETTER}--{_UNSPACED}]+)"
 
 
 class SQLiteStore:
@@ -328,15 +330,20 @@ def extract_words(text: str, *, for_index: bool) -> list[str]:
     """
     import regex
 
+    if text.isascii():
+        # The pattern below finds the same words, but takes ten times as long.
+        runs = [("", word) for word in re.findall("[a-z0-9]+", text.lower())]
+    else:
+        normal = unicodedata.normalize("NFKC", text).casefold()
+        runs = regex.findall(_WORDS, normal)
     words: list[str] = []
-    for run in regex.findall(_WORD, unicodedata.normalize("NFKC", text).casefold()):
-        for part in regex.split(f"({_UNSPACED})", run):
-            if not regex.match(_UNSPACED, part):
-                words += [part] if part else []
-                continue
-            if for_index or len(part) == 1:
-                words += part
-            words += (part[left : left + 2] for left in range(len(part) - 1))
+    for unspaced, word in runs:
+        if word:
+            words.append(word)
+            continue
+        if for_index or len(unspaced) == 1:
+            words += unspaced
+        words += (unspaced[left : left + 2] for left in range(len(unspaced) - 1))
     return words if for_index else list(dict.fromkeys(words))
 
 
