@@ -334,8 +334,7 @@ def extract_words(text: str, *, for_index: bool) -> list[str]:
         # The pattern below finds the same words, but takes ten times as long.
         runs = [("", word) for word in re.findall("[a-z0-9]+", text.lower())]
     else:
-        normal = unicodedata.normalize("NFKC", text).casefold()
-        runs = regex.findall(_WORDS, normal)
+        runs = regex.findall(_WORDS, unicodedata.normalize("NFKC", text).casefold())
     words: list[str] = []
     for unspaced, word in runs:
         if word:
