@@ -1,7 +1,7 @@
 """Call the language models of OpenAI and of other services with the same chat completions API.
 
-If a service rejects a response format, it gets a simpler one. The process remembers the format per
-address and model, so that each service rejects a format only once.
+If a service rejects a response format or an option, it gets a simpler request. The process
+remembers per address and model what was rejected, so that each is rejected only once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Set
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -57,8 +57,9 @@ _LEAST_EFFORTS: Final = {
 }
 
 _log = get_logger("qtmiddleware.llms")
-LEARNED: Final[dict[tuple[str, str], str]] = {}
-"""By address and model: the response format that the service accepts."""
+_NEEDED: Final = ("model", "messages", "stream", "response_format")
+LEARNED: Final[dict[tuple[str, str], frozenset[str]]] = {}
+"""By address and model: the response formats and options that the service rejects."""
 
 Piece = str | Reply
 
@@ -67,7 +68,7 @@ class OpenAIModel:
     """Calls a language model through the ``openai`` client.
 
     - With *structured_output* ``auto``, a rejected JSON schema becomes ``json_object``, and then
-      plain text.
+      plain text. Another option that the service rejects by its name is omitted.
     - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort they accept.
     - Every request times out at the deadline. A user's client retries as its ``max_retries`` says;
       clients made here do not retry.
@@ -169,22 +170,18 @@ class OpenAIModel:
     async def _send(
         self, client: Any, prompt: Prompt, deadline: Deadline, *, streams: bool = False
     ) -> tuple[Any, int]:
-        """Send the request, with a simpler response format if the service rejects it.
+        """Send the request, and simpler ones until the service accepts one.
 
         Returns the answer and the number of requests. Raises `ModelError`.
         """
         address = self._clients.address
-        shape: str = self._options.structured_output
-        is_auto = shape == "auto"
-        if is_auto:
-            shape = LEARNED.get((address, self.name), _FORMATS[0])
+        rejected = LEARNED.get((address, self.name), frozenset())
         count = 0
         while True:
-            request = build_request(
-                self.name, self._options, prompt, host=read_host(address), shape=shape
-            )
+            request = self._build_request(prompt, rejected)
             if streams:
                 request |= {"stream": True, "stream_options": {"include_usage": True}}
+            request = {name: value for name, value in request.items() if name not in rejected}
             count += 1
             seconds = min(require_seconds_left(deadline), LONGEST_WAIT)
             try:
@@ -192,16 +189,30 @@ class OpenAIModel:
                 if inspect.isawaitable(answer):
                     answer = await answer
             except Exception as error:
-                can_step_down = is_auto and "response_format" in request
-                if not can_step_down or not _is_format_rejected(error):
+                option = self._find_rejected(error, request)
+                if not option:
                     raise convert_client_error(error, self._service) from None
-                model, rejected = self.name, shape
-                shape = _FORMATS[_FORMATS.index(shape) + 1]
-                _log.info("%s rejected %s", model, rejected, event="option_rejected", model=model)
+                rejected |= {option}
+                _log.info("%s rejected %s", self.name, option, event="option_rejected")
             else:
-                if is_auto and prompt.fields:
-                    LEARNED[address, self.name] = shape
+                LEARNED[address, self.name] = rejected
                 return answer, count
+
+    def _build_request(self, prompt: Prompt, rejected: Set[str]) -> dict[str, Any]:
+        shape: str = self._options.structured_output
+        if shape == "auto":
+            shape = next(name for name in _FORMATS if name not in rejected)
+        host = read_host(self._clients.address)
+        return build_request(self.name, self._options, prompt, host=host, shape=shape)
+
+    def _find_rejected(self, error: Exception, request: Mapping[str, Any]) -> str:
+        """Return the option or response format that the service rejected; ``""`` if unknown."""
+        parameter = read_body_field(error, "param")
+        if parameter in request and parameter not in _NEEDED:
+            return parameter
+        shape = request.get("response_format", {}).get("type", "")
+        is_auto = self._options.structured_output == "auto"
+        return shape if is_auto and _is_format_rejected(error) else ""
 
     @property
     def _service(self) -> str:

@@ -100,12 +100,22 @@ def test_what_a_service_takes_is_remembered_by_address_and_model_unless_it_takes
     assert formats("another") == stairs
 
 
-def test_another_refused_option_is_an_error_that_names_it(
+@pytest.mark.parametrize("option", ["temperature", "max_tokens"])
+def test_an_option_that_is_refused_by_its_name_is_left_out_and_remembered(
+    ask, prompt, model_server: ModelServer, option: str
+) -> None:
+    rule = refuses(option, "Unsupported", param=option, code="unsupported_parameter")
+    provider = Provider(model_server, rule)
+    model = OpenAIModel("m", LlmSettings(base_url=provider.url))
+    assert [ask(model, prompt).calls for _ in range(2)] == [2, 1]
+    assert provider.formats == ["json_schema"] * 3
+
+
+def test_another_refusal_is_an_error_that_names_the_option(
     ask, prompt, model_server: ModelServer
 ) -> None:
-    rule = refuses("temperature", "Unsupported value: 'temperature'", param="temperature")
-    provider = Provider(model_server, rule)
-    with pytest.raises(ModelError, match="param temperature") as caught:
+    provider = Provider(model_server, refuses("messages", "no", param="messages"))
+    with pytest.raises(ModelError, match="param messages") as caught:
         ask(OpenAIModel("m", LlmSettings(base_url=provider.url)), prompt)
     assert (caught.value.reason, len(provider.sent)) == ("rejected", 1)
 
