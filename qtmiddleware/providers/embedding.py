@@ -216,9 +216,9 @@ def read_vectors(
             f"{model_name} returned {len(vectors)} vectors for {text_count} texts{hint}"
         )
     length = dimension or len(vectors[0])
-    is_valid = all(len(vector) == length and all(map(isfinite, vector)) for vector in vectors)
-    if not is_valid or not length:
-        raise EmbeddingError(f"{model_name} must return vectors of {length} finite numbers")
+    for vector in vectors:
+        if not vector or len(vector) != length or not all(map(isfinite, vector)):
+            raise EmbeddingError(f"{model_name} must return vectors of {length} finite numbers")
     return vectors
 
 

@@ -181,7 +181,8 @@ class OpenAIModel:
             request = self._build_request(prompt, rejected)
             if streams:
                 request |= {"stream": True, "stream_options": {"include_usage": True}}
-            request = {name: value for name, value in request.items() if name not in rejected}
+            for name in rejected:
+                request.pop(name, None)
             count += 1
             seconds = min(require_seconds_left(deadline), LONGEST_WAIT)
             try:
@@ -429,10 +430,12 @@ class Clients:
         if client is None:
             # In a thread, because the SDK and the certificates take a second to load.
             made = await run_in_thread(partial(self._make_client, is_async=True))
-            kept = {known: pair for known, pair in self._by_loop.items() if not known.is_closed()}
+            for known in list(self._by_loop):
+                if known.is_closed():
+                    self._by_loop.pop(known, None)
             # Another task may have been faster.
-            client, lifetime = kept.setdefault(loop, (made, _close_at_shutdown(made)))
-            self._by_loop = kept
+            pair = made, _close_at_shutdown(made)
+            client, lifetime = self._by_loop.setdefault(loop, pair)
             if client is made:
                 # Started here, so that this loop closes the generator, and with it the client.
                 await anext(lifetime)

@@ -65,13 +65,15 @@ def read_answer(answer: Any, fn_name: str) -> Reply:
     raise_if_gateway_error(answer)
     # LangChain has the reason for the end in its metadata.
     metadata = read_field(answer, "response_metadata")
-    ends = [read_field(holder, name) for holder in (answer, metadata) for name in _END_NAMES]
+    end = None
+    for name in _END_NAMES:
+        end = end or read_field(answer, name) or read_field(metadata, name)
     # LlamaIndex and Ollama have the text in a message.
     for message in (answer, read_field(answer, "message")):
         for name in _TEXT_NAMES:
             text = join_texts(read_field(message, name))
             if text is not None:
-                return _make_reply(text, answer, message, next(filter(None, ends), ""))
+                return _make_reply(text, answer, message, end)
     kind = type(answer).__name__
     raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
 
