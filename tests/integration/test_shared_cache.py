@@ -74,16 +74,3 @@ def test_the_asynchronous_client_reads_what_the_blocking_one_wrote(
 
     found = asyncio.run(ask())
     assert (found.status, found.trace.cache_hits, len(model.prompts)) == ("full", 1, 1)
-
-
-def test_without_the_server_the_model_is_asked_and_it_is_told(
-    shared: Any, server: RedisServer
-) -> None:
-    server.kill()
-    model = ScriptedModel({"rewrite": REWRITE})
-    qm = qtm.QueryMiddleware(CONFIG, client=model, cache=shared)
-    found = qm.wrap(search).retrieve(QUERY)
-    assert [it.text for it in found.variants] == [QUERY, REWRITE]
-    assert [it.stage for it in found.degradations] == ["cache"]
-    # It is not asked again for a while.
-    assert qm.wrap(search).retrieve("What does Jaco eat?").status == "full"

@@ -60,12 +60,6 @@ every_loop = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def own_account(monkeypatch: pytest.MonkeyPatch, house: ModelServer) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    monkeypatch.setenv("QTM_LLM_BASE_URL", house.url)
-
-
 @every_loop
 def test_blocking_calls_awaited_ones_and_streams_work_in_a_running_loop(
     run: Run, house: ModelServer
@@ -81,30 +75,6 @@ def test_blocking_calls_awaited_ones_and_streams_work_in_a_running_loop(
     made, answer = run(cell())
     assert [searched(it) for it in made] == [[QUERY, REWRITE]] * 2
     assert answer == ANSWER
-
-
-@every_loop
-@pytest.mark.parametrize("closes", [True, False], ids=["closed", "left_open"])
-@pytest.mark.usefixtures("own_account")
-def test_three_loops_in_a_row_share_one_middleware_with_a_client_of_its_own(
-    run: Run, closes: bool
-) -> None:
-    middleware = qtm.QueryMiddleware(config("rewrite"))
-    functions = middleware.wrap(awaited), middleware.wrap(plain)
-
-    async def one() -> Any:
-        made = await asyncio.gather(*(fn.aretrieve(QUERY) for fn in functions))
-        if closes:
-            await middleware.aclose()
-        return made
-
-    assert [searched(it) for _ in range(3) for it in run(one())] == [[QUERY, REWRITE]] * 6
-    middleware.close()
-
-
-def remembering() -> dict[str, Any]:
-    """Settings under which equal questions share what the model makes of them."""
-    return config(cache={"enabled": True})
 
 
 @pytest.mark.parametrize("function", [plain, awaited_by_any_loop])
