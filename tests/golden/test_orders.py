@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.golden.cases import CASES, Case, load
-from tests.golden.functions import TOP_K, build_functions
+from tests.golden.functions import build_functions
 from tests.golden.orders import (
     PRESETS,
     Orders,
@@ -19,7 +17,6 @@ from tests.golden.orders import (
     find_differences,
     measure,
     read,
-    read_order,
     wrap,
 )
 from tests.golden.vectors import DIMENSION, StoredVectors, embed
@@ -72,27 +69,4 @@ def test_an_order_depends_neither_on_the_questions_before_nor_on_those_asked_at_
         }
         found = {id_: order.result() for id_, order in backwards.items()}
     now: Orders = {"dense": {preset: found}}
-    assert not find_differences({"dense": {preset: read(DEMO)["dense"][preset]}}, now)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-async def test_an_async_function_returns_the_same_order(preset: str) -> None:
-    collection = load(DEMO)
-    dense = build_functions(collection, StoredVectors(DEMO.path("npz")))["dense"]
-
-    async def search_vectors(query: str, top_k: int = TOP_K) -> Any:
-        await asyncio.sleep(0)
-        return dense(query, top_k)
-
-    search = wrap(collection, search_vectors, preset)
-    now: Orders = {
-        "dense": {
-            preset: {
-                question.id: read_order(
-                    await search.aretrieve(question.text, top_k=TOP_K, history=question.history)
-                )
-                for question in collection.questions
-            }
-        }
-    }
     assert not find_differences({"dense": {preset: read(DEMO)["dense"][preset]}}, now)

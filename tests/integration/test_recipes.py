@@ -98,11 +98,6 @@ def pinecone() -> Iterator[PineconeWorld]:
         yield world
 
 
-def test_every_recipe_is_run_here() -> None:
-    tests = Path(__file__).read_text(encoding="utf-8")
-    assert set(re.findall(r'RECIPES\["(\w+)"\]', tests)) == set(RECIPES)
-
-
 def test_pinecone(pinecone: PineconeWorld) -> None:
     index = pinecone.index("documents")
     found = cook(RECIPES["documents"], index=index)["documents"]

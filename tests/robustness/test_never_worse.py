@@ -16,7 +16,7 @@ import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 from tests.laws.shapes import SHAPES, Row, Shape
 from tests.laws.world import decorate
-from tests.support.retrieval_world import HISTORY, QUERY, Way, reasons, scripted, transforming
+from tests.support.retrieval_world import HISTORY, QUERY, Way, scripted, transforming
 
 NAMES: Final = ("dicts", "query response", "pairs", "columns", "documents and scores")
 """The shapes that differ most in how passages are told apart."""
@@ -62,8 +62,6 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "a silent original": transforming("combined", fusion={"weights": {"original": 0.0}}),
 }
 # Where nothing but the rules speaks, the answer that holds the keywords must rise.
-EXAMPLES: Final = settings.default.max_examples // 2  # type: ignore[union-attr]
-"""Of each shape; more between releases than from day to day."""
 RULES: Final = ("rules", "few candidates", "many candidates", "fused scores")
 
 
@@ -108,11 +106,6 @@ A_CONFIG: Final = st.sampled_from(sorted(CONFIGS))
 both_ways: Final = pytest.mark.parametrize("way", [Way("sync"), Way("async")], ids=repr)
 
 
-def examples(count: int = EXAMPLES) -> settings:
-    slow = [HealthCheck.too_slow]
-    return settings(max_examples=count, deadline=None, suppress_health_check=slow)
-
-
 def wrap(way: Way, search: Callable[..., Any], config: Mapping[str, Any]) -> Any:
     """*search*, made a coroutine function for an async *way*, behind a middleware."""
     search = decorate(search, is_async=True) if way.name == "async" else search
@@ -136,7 +129,7 @@ def make_function(index: Index, shape: Shape, *, takes_top_k: bool = True) -> An
 
 @both_ways
 @pytest.mark.parametrize("name", NAMES)
-@examples()
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     config=A_CONFIG,
     k=st.one_of(st.integers(1, 12), st.integers(1, 500), st.sampled_from([4, 49, 50, 51, 97, 100])),
@@ -186,64 +179,3 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     answer = own[PLANTED] if len(rows) > PLANTED and not index.repeats else None
     if config in RULES and answer in plain and not history:
         assert got.index(answer) < PLANTED
-
-
-@both_ways
-@pytest.mark.parametrize("name", NAMES)
-@examples()
-@given(
-    config=A_CONFIG,
-    page_size=st.integers(1, 60),
-    index=st.builds(
-        Index,
-        size=st.one_of(st.integers(0, 12), st.integers(0, 150)),
-        seed=SEED,
-        repeats=REPEATS,
-        rising=st.booleans(),
-    ),
-    surplus=st.sampled_from([0, 0, 1]),
-    history=IN_CONVERSATION,
-)
-def test_the_pages_are_those_of_the_plain_function_each_in_another_order(
-    name: str, way: Way, config: str, page_size: int, index: Index, surplus: int, history: Any
-) -> None:
-    shape, calls = SHAPES[name], list[tuple[str, int, int]]()
-
-    def search(query: str, limit: int = 4, offset: int = 0) -> Any:
-        calls.append((query, limit, offset))
-        # One more than asked for tells some callers that there is another page.
-        return shape.build(index.rows(query)[offset : offset + limit + surplus])
-
-    wrapped = wrap(way, search, CONFIGS[config])
-    for offset in range(0, min(index.size, 4 * page_size) + 1, page_size):
-        plain = keys(shape, search(QUERY, page_size, offset))
-        calls.clear()
-        found = way.retrieve(wrapped, QUERY, limit=page_size, offset=offset, history=history)
-        assert Counter(keys(shape, found.response)) == Counter(plain)
-        assert len(found.matches) == len(plain)
-        text = found.variants[0].text
-        assert calls == [(text, page_size, offset)], "searched once, no wider and nowhere else"
-        assert reasons(found) == [("query", "paged")]
-
-
-@examples()
-@given(
-    config=st.sampled_from(["rules", "combined", "combined, reranked", "rerank", "fused scores"]),
-    k=st.one_of(st.integers(1, 12), st.integers(1, 500)),
-    sizes=st.tuples(st.integers(0, 300), st.integers(0, 300)),
-    seed=SEED,
-)
-def test_nothing_is_lost_around_a_hybrid_search(
-    config: str, k: int, sizes: tuple[int, int], seed: int
-) -> None:
-    dicts = SHAPES["dicts"]
-    # Of the keywords of a question that is what the question finds.
-    searches = [make_function(Index(size, seed + at), dicts) for at, size in enumerate(sizes)]
-    hybrid = qtm.Hybrid(*searches)
-    plain = [row["id"] for row in hybrid(QUERY, k)]
-    found = wrap(Way("sync"), hybrid, CONFIGS[config]).retrieve(QUERY, top_k=k)
-    got = [row["id"] for row in found.response]
-    assert min(k, len(plain)) <= len(got) <= k
-    assert len(set(got)) == len(got)
-    if len(plain) < k:
-        assert set(plain) <= set(got)
