@@ -1,8 +1,4 @@
-"""Adapt a framework's retriever to the middleware, for every framework alike.
-
-A framework's module turns its retriever into functions, and matches into its own documents. The
-rest is here: the options, the number of passages, the call, and what is returned.
-"""
+"""Adapt a framework's retriever to the middleware, for every framework alike."""
 
 from __future__ import annotations
 

@@ -147,10 +147,7 @@ class QueryTransformRetriever:
         history: list[ChatMessage] | None = None,
         qtm_config: dict[str, Any] | str | None = None,
     ) -> dict[str, Any]:
-        """Return the best documents for *query*. This is the async version of `run`.
-
-        A component without ``run_async`` runs in a thread, so the event loop is not blocked.
-        """
+        """Return the best documents for *query*. This is the async version of `run`."""
         arguments = {"filters": filters, "history": history, "qtm_config": qtm_config}
         return _build_outputs(await self.aretrieve(query, top_k=top_k, **arguments))
 
@@ -220,11 +217,9 @@ class _ChatModel:
         self.__qualname__ = type(generator).__name__  # The name in degradations and logs.
 
     def invoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Return the reply to *messages* with its model, token counts and finish reason."""
         return _read_reply(self._generator.run(messages=_build_messages(messages)))
 
     async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Return the reply to *messages*. This is the async version of `invoke`."""
         if not hasattr(self._generator, "run_async"):
             return await run_in_thread(partial(self.invoke, messages))
         return _read_reply(await self._generator.run_async(messages=_build_messages(messages)))

@@ -15,9 +15,11 @@ from qtmiddleware.providers import find_function_name
 from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.runtime.io import is_async, run_in_background_loop, run_in_thread
 
+# The maximum number of concurrent calls to a function that takes one text per call.
 CONCURRENCY: Final = 8
-"""The maximum number of concurrent calls to a function that takes one text per call."""
 
+# The methods for questions and for passages: of LangChain and Chroma, LlamaIndex, new models of
+# sentence-transformers, `Embedder`, and old models of sentence-transformers.
 _METHODS: Final = (
     ("embed_query", "embed_documents"),
     ("get_query_embedding", "get_text_embedding_batch"),
@@ -25,8 +27,6 @@ _METHODS: Final = (
     ("embed", "embed"),
     ("encode", "encode"),
 )
-"""The methods for questions and for passages: of LangChain and Chroma, LlamaIndex, new models of
-sentence-transformers, `Embedder`, and old models of sentence-transformers."""
 _ONE_TEXT: Final = ("embed_query", "get_query_embedding")
 # How the clients of OpenAI, Pinecone and Chroma and many functions call a list of texts.
 _LIST_NAMES: Final = frozenset({"input", "inputs", "texts", "documents", "sentences"})
@@ -73,9 +73,7 @@ class CallableEmbedder:
         self.model_name = name
         """The model's name; ``""`` for a function."""
         self.name = name or find_function_name(model)
-        """The name of the model, or else of the function."""
         self.provider: str = getattr(model, "provider", "")
-        """The model's provider; ``""`` if it is unknown."""
 
     @property
     def dimension(self) -> int:

@@ -21,23 +21,21 @@ from qtmiddleware.providers import find_function_name, replace_surrogates
 from qtmiddleware.runtime.forking import MadeOnce, make_lock
 from qtmiddleware.runtime.io import is_async
 
+# The pause in seconds before a failed load is tried again, because each try may take seconds.
 AGAIN_SECONDS: Final = 60.0
-"""The pause in seconds before a failed load is tried again, because each try may take seconds."""
 
+# The number of characters to keep of a text, per token of the model's maximum. A longer text is cut
+# before tokenizing, because tokenizing takes a second per megabyte.
 CHARS_PER_TOKEN: Final = 200
-"""The number of characters to keep of a text, per token of the model's maximum.
-
-A longer text is cut before tokenizing, because tokenizing takes a second per megabyte.
-"""
+# The maximum number of tokens per text, if the model reports no maximum or a larger one.
 MOST_TOKENS: Final = 8_192
-"""The maximum number of tokens per text, if the model reports no maximum or a larger one."""
 # One word, or two words with a slash between them. Anything else is a path.
 _HUB_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
 _PREFIX: Final = "pinecone/"
+# The models of Pinecone that need no prefix ``pinecone/``.
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
-"""The models of Pinecone that need no prefix ``pinecone/``."""
 _ALLOWED: Final = (
     "None for the model named by rerank.model, an object with name and rerank(query, texts), or a"
     " plain function, not an async one, from (query, texts) to scores"
@@ -80,7 +78,6 @@ class FunctionReranker:
 
     def __init__(self, fn: Callable[[str, list[str]], Any]) -> None:
         self.name = find_function_name(fn)
-        """The function's name."""
         self._fn = fn
 
     def rerank(self, query: str, texts: Sequence[str]) -> Any:
@@ -102,7 +99,6 @@ class CrossEncoderReranker:
 
     def __init__(self, model: str, *, trust_remote_code: bool = False) -> None:
         self.name = model
-        """The model's name or folder."""
         self._trust_remote_code = trust_remote_code
         self._lock = make_lock()
         self._model: Any = None
@@ -156,7 +152,6 @@ class PineconeReranker:
 
     def __init__(self, model: str, *, client: Any = None) -> None:
         self.name = model.removeprefix(_PREFIX)
-        """The model's name at Pinecone."""
         self._user_client = client
         self._own_client = MadeOnce[Any]()
 

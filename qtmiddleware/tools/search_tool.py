@@ -76,8 +76,7 @@ class SearchTool:
     ) -> str:
         """Search with *arguments* from a model, and return the result as JSON text.
 
-        Arguments that cannot be read are named in the result. *retrieve* may be the function's
-        blocking method.
+        *retrieve* may be the function's blocking method.
 
         Raises:
             ToolFailure: There is no query, or the search failed. The message is a sentence for the

@@ -16,10 +16,10 @@ from qtmiddleware.protocols import LanguageModel
 
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
+# The environment variable that the SDK reads if no other address is set.
 SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
-"""The environment variable that the SDK reads if no other address is set."""
+# The SDK's default address.
 DEFAULT_ADDRESS: Final = "https://api.openai.com/v1"
-"""The SDK's default address."""
 _ALLOWED: Final = (
     "an openai.OpenAI client, a chat model of LangChain or LlamaIndex, a function from messages to"
     " text, or an object with name, complete and acomplete"

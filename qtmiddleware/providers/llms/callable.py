@@ -50,7 +50,6 @@ class CallableModel:
                 # It may return an awaitable, which must be awaited in the caller's loop.
                 self._acall = lambda prompt: run_in_thread(partial(self._call, prompt))
         self.name: str = name if isinstance(name, str) and name else self._label
-        """The name of the called model; the function's name if the model's name is unknown."""
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` if it cannot be read."""

@@ -46,9 +46,7 @@ class GovernedModel:
     ) -> None:
         self.inner = inner
         self.name = inner.name
-        """The model's name."""
         self.provider: str = getattr(inner, "provider", "")
-        """The model's provider; ``""`` if it is unknown."""
         self.can_async: bool = getattr(inner, "can_async", True)
         self._budget = settings.budget
         self.breaker = breaker

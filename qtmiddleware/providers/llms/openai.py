@@ -39,13 +39,11 @@ from qtmiddleware.runtime.io import drive, run_in_background_loop, run_in_thread
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
+# The number of tokens added to an answer's limit if the model reasons first. Providers count the
+# reasoning as output tokens.
 THINKING_TOKENS: Final = 10_000
-"""The number of tokens added to an answer's limit if the model reasons first.
-
-Providers count the reasoning as output tokens.
-"""
+# The maximum number of seconds to wait for an answer, or for the next piece of a stream.
 LONGEST_WAIT: Final = 600.0
-"""The maximum number of seconds to wait for an answer, or for the next piece of a stream."""
 
 _FORMATS: Final = ("json_schema", "json_object", "text")
 _ABOUT_FORMAT: Final = re.compile(r"response.?format|json|schema|structured|guided_|grammar")
@@ -58,8 +56,8 @@ _LEAST_EFFORTS: Final = {
 
 _log = get_logger("qtmiddleware.llms")
 _NEEDED: Final = ("model", "messages", "stream", "response_format")
+# By address and model: the response formats and options that the service rejects.
 LEARNED: Final[dict[tuple[str, str], frozenset[str]]] = {}
-"""By address and model: the response formats and options that the service rejects."""
 
 Piece = str | Reply
 
@@ -79,17 +77,14 @@ class OpenAIModel:
     """
 
     provider = "openai"
-    """The provider's name in OpenTelemetry: that of the API."""
 
     def __init__(
         self, model: str, options: LlmSettings | None = None, *, client: Any = None
     ) -> None:
         self.name = model
-        """The model's name."""
         self._options = options or LlmSettings()
         self._clients = Clients(client, self._options.base_url)
         self.can_async = self._clients.has_async_client
-        """Whether `acomplete` can be called. ``False`` if the user gave only a sync client."""
         self.prices = replies.Prices(model, self._options.input_price, self._options.output_price)
 
     def __repr__(self) -> str:
@@ -400,9 +395,7 @@ class Clients:
         self._base_url = base_url
         is_async = is_async_client(client)
         self.has_sync_client = client is None or not is_async
-        """Whether there is a client for synchronous calls."""
         self.has_async_client = client is None or is_async
-        """Whether there is a client for asynchronous calls."""
         self._made = MadeOnce[Any]()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
 

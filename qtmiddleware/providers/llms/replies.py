@@ -15,8 +15,8 @@ from qtmiddleware.providers.errors import find_reason_for_status
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.runtime.spending import MOST_TOKENS
 
+# The maximum length of a reply in characters. Real replies have a few thousand.
 MOST_CHARS: Final = 1_000_000
-"""The maximum length of a reply in characters. Real replies have a few thousand."""
 
 CHECK_ADDRESS: Final = "check that llm.baseUrl is the address of an API"
 
@@ -37,14 +37,7 @@ _MILLION: Final = 1_000_000
 def read_completion(completion: Any) -> Reply:
     """Return the reply in *completion*, a chat completion as an object or a mapping.
 
-    Raises `ModelError` with one of these reasons:
-
-    - ``unparsable`` if *completion* is not a chat completion,
-    - ``empty`` if the reply has no text,
-    - ``refused`` if the model or a content filter refused to answer,
-    - ``truncated`` if the token limit was reached before the first text,
-    - ``too_long`` if the text is longer than `MOST_CHARS`,
-    - the reason for the status in the error, if a gateway sent an error with HTTP status 200.
+    Raises `ModelError` if there is no text, or if it is a refusal or a gateway's error.
     """
     raise_if_gateway_error(completion)
     choices = read_field(completion, "choices")
