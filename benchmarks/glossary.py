@@ -22,7 +22,8 @@ from benchmarks.quality.report import mean, table
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import Dataset, evaluate
+from qtmiddleware.kit.evaluation import Dataset
+from qtmiddleware.kit.evaluation.measures import evaluate
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.retrieval.glossary import Glossary, add_glossary_terms
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -83,7 +84,7 @@ def measure(
         for id_, it in found.items()
     }
     return Scored(
-        evaluate(data.qrels, run).values["nDCG@10"],
+        evaluate(data.qrels, run)["nDCG@10"],
         notes,
         mean([it.trace.searches for it in found.values()]),
     )

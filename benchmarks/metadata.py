@@ -123,9 +123,7 @@ def measure(folder: Path) -> Measured:
         scores = {}
         for system, run in runs.items():
             found_scores = evaluate(data.qrels, run)
-            scores[system] = [
-                found_scores.values[MEASURE][question.id] for question in data.questions
-            ]
+            scores[system] = [found_scores[MEASURE][question.id] for question in data.questions]
     return Measured(name, scores)
 
 

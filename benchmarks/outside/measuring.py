@@ -15,15 +15,10 @@ from benchmarks.outside.sources import KEPT
 from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, points, table, told
 from benchmarks.quality.sets import MODEL, Source, records
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.kit.evaluation import (
-    BASELINE,
-    PRIMARY,
-    Comparison,
-    Dataset,
-    SystemScore,
-    chosen,
-)
+from qtmiddleware.kit.evaluation import Comparison, Dataset, SystemScore
 from qtmiddleware.kit.evaluation.bench import open_bench
+from qtmiddleware.kit.evaluation.measures import PRIMARY
+from qtmiddleware.kit.evaluation.systems import BASELINE, chosen
 
 QUESTIONS: Final = 400
 """At most so many of a set are asked where they cost nothing."""
@@ -177,7 +172,7 @@ def _share(comparison: Comparison, *, beyond: str = BASELINE) -> str:
 
 def _mean_loss(score: SystemScore) -> float:
     """The mean loss of the questions that do worse, in points; 0 where none does."""
-    losses = [100 * loss for _, loss in score.worst(len(score.gains))]
+    losses = [100 * loss for _, loss in score.difference.worst(len(score.runs))]
     return mean(losses) if losses else 0.0
 
 

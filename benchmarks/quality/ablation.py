@@ -7,13 +7,9 @@ from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, table, write
 from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.kit.evaluation import (
-    BASELINE,
-    SYSTEMS,
-    Comparison,
-    SystemScore,
-    difference,
-)
+from qtmiddleware.kit.evaluation import SYSTEMS, Comparison, SystemScore
+from qtmiddleware.kit.evaluation.measures import difference
+from qtmiddleware.kit.evaluation.systems import BASELINE
 
 Change = Mapping[str, Any]
 
@@ -98,7 +94,7 @@ def _row(name: str, base: str, found: Mapping[str, Comparison]) -> list[str]:
     gains = [100 * score.difference.gain for score, _ in scores]
     hurt, usual = (mean([pair[at].hurt_rate for pair in scores]) for at in (0, 1))
     each = [gain for pair in scores for gain in _apart(*pair)]
-    apart, changes = difference(each, seed=SEED), any(each)
+    apart, changes = difference(dict(enumerate(each)), seed=SEED), any(each)
     return [
         name.removeprefix(f"{base}: ") if name != base else "the default",
         *(f"{gain:+.1f}" for gain in gains),
@@ -111,4 +107,5 @@ def _row(name: str, base: str, found: Mapping[str, Comparison]) -> list[str]:
 
 def _apart(score: SystemScore, default: SystemScore) -> list[float]:
     """What each question has over the default."""
-    return [gain - default.gains[question] for question, gain in score.gains.items()]
+    usual = default.difference.gains
+    return [gain - usual[question] for question, gain in score.difference.gains.items()]

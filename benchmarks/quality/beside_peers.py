@@ -14,15 +14,9 @@ from typing import Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import KEPT, Prepared, Source, prepared, records
-from qtmiddleware.kit.evaluation import (
-    BASELINE,
-    PRIMARY,
-    TOLERANCE,
-    Dataset,
-    chosen,
-    difference,
-    evaluate,
-)
+from qtmiddleware.kit.evaluation import Dataset
+from qtmiddleware.kit.evaluation.measures import PRIMARY, TOLERANCE, difference, evaluate
+from qtmiddleware.kit.evaluation.systems import BASELINE, chosen
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PEERS: Final = {
@@ -75,7 +69,7 @@ def run(source: Source) -> None:
             _hand_over(one, source, handed)
             data[name] = one.data
             for score in one.measured(chosen(OURS), SEED).systems:
-                ours[score.name].sets[name] = score.per_query.values[PRIMARY]
+                ours[score.name].sets[name] = score.per_query[PRIMARY]
                 ours[score.name].searches[name] = score.searches_per_question or 0.0
         print(f"{name}: handed over", flush=True)
     peers, versions = _peers(handed, data)
@@ -150,7 +144,7 @@ def _peers(handed: Path, data: Mapping[str, Dataset]) -> tuple[list[Line], dict[
         for it in answer["runs"]:
             key = (answer["peer"], it["system"], it["reply"], it["lists"])
             name = it["set"] + (GIVEN if it["original"] == "standalone" else "")
-            values = evaluate(data[it["set"]].qrels, it["found"]).values[PRIMARY]
+            values = evaluate(data[it["set"]].qrels, it["found"])[PRIMARY]
             line = lines.setdefault(key, Line(*key))
             line.sets[name], line.searches[name] = values, it["searches"]
     return list(lines.values()), versions
@@ -209,7 +203,7 @@ def _verdict(full: Line, peers: Sequence[Line], names: Sequence[str]) -> str:
     for name in names:
         strongest = max(peers, key=lambda line: average(line.sets[name]))
         ours, theirs = full.sets[name], strongest.sets[name]
-        apart = difference([ours[it] - theirs[it] for it in ours], seed=SEED)
+        apart = difference({it: ours[it] - theirs[it] for it in ours}, seed=SEED)
         above = [line for line in peers if average(line.sets[name]) > average(ours) + TOLERANCE]
         if above:
             others = dict.fromkeys(f"{line.peer} {line.name}" for line in above)

@@ -15,8 +15,10 @@ from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import MODEL, Prepared, Source, prepared_with, records
 from benchmarks.quality.small import ALWAYS, FOLDER
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, Dataset
+from qtmiddleware.kit.evaluation import Comparison, Dataset
+from qtmiddleware.kit.evaluation.measures import PRIMARY
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
+from qtmiddleware.kit.evaluation.systems import BASELINE
 
 FOLDERS: Final = {MODEL: "", "multilingual-e5-small": "e5", "WordLlama": "wordllama"}
 """Where the vectors of a model lie, by its name; the first one embeds the texts itself."""

@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import (
-    TOP_K,
-    Comparison,
-    Dataset,
-    System,
-    index_system,
-    measure_systems,
-)
+from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.evaluation.compare import measure
+from qtmiddleware.kit.evaluation.measures import TOP_K
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
+from qtmiddleware.kit.evaluation.systems import System, index_system
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
 
 MODEL: Final = "all-MiniLM-L6-v2"
@@ -81,7 +77,7 @@ class Prepared:
 
     def measured(self, systems: Mapping[str, Mapping[str, Any]], seed: int) -> Comparison:
         """Every one of the *systems*, by their settings."""
-        return measure_systems(self.asking(self.model), self.data, systems, seed=seed)
+        return measure(self.asking(self.model).with_each(systems), self.data, seed=seed)
 
     def asking(self, model: LanguageModel) -> System:
         """The search of the index, with *model*."""

@@ -8,7 +8,9 @@ from typing import Any, Final
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import Source, prepared
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
+from qtmiddleware.kit.evaluation import Comparison, SystemScore
+from qtmiddleware.kit.evaluation.measures import PRIMARY
+from qtmiddleware.kit.evaluation.systems import BASELINE
 
 FOLDER: Final = "small"
 PRESETS: Final = ("rules", "words", "balanced", "thorough")

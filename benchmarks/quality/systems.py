@@ -9,14 +9,9 @@ from typing import Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared
-from qtmiddleware.kit.evaluation import (
-    BASELINE,
-    PRIMARY,
-    TOLERANCE,
-    USUAL,
-    Comparison,
-    chosen,
-)
+from qtmiddleware.kit.evaluation import Comparison
+from qtmiddleware.kit.evaluation.measures import PRIMARY, TOLERANCE
+from qtmiddleware.kit.evaluation.systems import BASELINE, USUAL, chosen
 
 SYSTEMS: Final = (*USUAL, "balanced, no hyde", "balanced, no rules", "hybrid", "hybrid, balanced")
 FULL: Final = "balanced"
@@ -137,7 +132,7 @@ def _compare_policies(
 
     *random* is what to expect of as many calls, *oracle* spends them where they gain most.
     """
-    always, never = found[FULL].gains, found["rules"].gains
+    always, never = found[FULL].difference.gains, found["rules"].difference.gains
 
     def spend(calls: Set[str]) -> tuple[float, float]:
         gains = [always[it] if it in calls else never[it] for it in always]

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from qtmiddleware.kit.evaluation import (
-    MEASURES,
-    PRIMARY,
-    TOLERANCE,
-    Comparison,
-    Dataset,
-    Difference,
-    Question,
-    Run,
-    SystemScore,
-)
-from qtmiddleware.kit.evaluation.measures import PerQuery
+from qtmiddleware.kit.evaluation import Comparison, Dataset, Difference, Question, Run, SystemScore
+from qtmiddleware.kit.evaluation.measures import MEASURES, TOLERANCE
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message, Variant
 
@@ -35,6 +25,7 @@ def run(
     calls: int = 0,
     cost: float | None = 0.0,
     searches: int | None = None,
+    ms: float = 0.2,
     variants: Sequence[tuple[str, str, float]] = (),
 ) -> Run:
     """What a system found for *question*, searched with its *text* and *variants*."""
@@ -42,6 +33,7 @@ def run(
     searched += [Variant(kind, said, weight) for kind, said, weight in variants]  # type: ignore[arg-type]
     return Run(
         tuple(ids),
+        ms / 1e3,
         llm_calls=calls,
         cost_usd=cost,
         variants=tuple(searched),
@@ -55,7 +47,6 @@ def score(
     *,
     is_significant: bool = True,
     spread: float = 0.02,
-    ms: float = 0.2,
     runs: Mapping[str, Run] | None = None,
 ) -> SystemScore:
     """A system that made of each question's 0.5 what *gains* adds to it; from 0.6 on, its first passage is right."""
@@ -65,22 +56,10 @@ def score(
     ranks = {
         question: 1.0 if value > FIRST - TOLERANCE else 0.5 for question, value in values.items()
     }
-    costs = [one.cost_usd for one in found.values()]
     p = 0.001 if is_significant and gain else 1.0
-    return SystemScore(
-        name=name,
-        means=dict.fromkeys(MEASURES, BEFORE + gain),
-        difference=Difference(gain, gain - spread, gain + spread, p, p),
-        hurt_rate=sum(one < -TOLERANCE for one in gains.values()) / len(gains),
-        helped_rate=sum(one > TOLERANCE for one in gains.values()) / len(gains),
-        added_ms=ms,
-        llm_calls=sum(one.llm_calls for one in found.values()),
-        cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
-        degraded=0,
-        gains=gains,
-        per_query=PerQuery({PRIMARY: values, "MRR@10": ranks}),
-        runs=found,
-    )
+    measured = {name: ranks if name == "MRR@10" else values for name in MEASURES}
+    difference = Difference(gain, gain - spread, gain + spread, p, p, gains=gains)
+    return SystemScore(name, measured, difference, found)
 
 
 def comparison(
@@ -90,7 +69,7 @@ def comparison(
     name: str = "a set",
 ) -> Comparison:
     """*challengers* held against a baseline; that alone, on one question, where there are none."""
-    questions = list(challengers[0].gains) if challengers else ["q0"]
+    questions = list(challengers[0].difference.gains) if challengers else ["q0"]
     raw = score(base, dict.fromkeys(questions, 0.0), is_significant=False, spread=0.0)
     return Comparison(name, 97, len(questions), base, (raw, *challengers), tuple(notes), seed=7)
 
@@ -111,6 +90,7 @@ def several(count: int = 40, systems: int = 6) -> Comparison:
                 ids=("p2", "p1", f"p{number % 5 + 3}"),
                 calls=calls,
                 cost=calls * 0.0001,
+                ms=150.0 * place,
                 variants=[("rewrite", f"rewritten {question}", 0.7)],
             )
             for number, question in enumerate(questions)
@@ -120,7 +100,6 @@ def several(count: int = 40, systems: int = 6) -> Comparison:
                 f"system {place}",
                 gains,
                 is_significant=place != 0,
-                ms=150.0 * place,
                 runs=runs,
             )
         )
@@ -131,7 +110,7 @@ def data(found: Comparison, *, words: str = "words of", history: Sequence[Messag
     """The questions and passages of *found*, every question answered by ``p1``."""
     questions = tuple(
         Question(id_, f"{words} question {id_}", tuple(history))
-        for id_ in found[found.baseline].gains
+        for id_ in found[found.baseline].difference.gains
     )
     ids = dict.fromkeys(
         id_ for system in found.systems for one in system.runs.values() for id_ in one.ids

@@ -42,20 +42,12 @@ from qtmiddleware.kit.cli.searching import (
     parse_arguments,
     split_names,
 )
-from qtmiddleware.kit.evaluation import (
-    FREE,
-    MEASURED,
-    OWN,
-    USUAL,
-    Comparison,
-    chosen,
-    report_comparison,
-    require_extras,
-    verdict,
-)
+from qtmiddleware.kit.evaluation import Comparison, report_comparison, verdict
 from qtmiddleware.kit.evaluation.bench import Bench, FunctionSource, open_bench
+from qtmiddleware.kit.evaluation.compare import require_extras
 from qtmiddleware.kit.evaluation.gate import Baseline, compare_with_baseline
 from qtmiddleware.kit.evaluation.report import HEADINGS, rows
+from qtmiddleware.kit.evaluation.systems import FREE, MEASURED, OWN, USUAL, chosen
 
 # Columns that a narrow terminal leaves out, in this order.
 _OPTIONAL_COLUMNS: Final = ("R@10", "calls", "$/1k", "searches", "+ms p50")
@@ -200,13 +192,9 @@ def _select_systems(
             " OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
-    unrecorded = [name for name, system in systems.items() if not bench.has_replies_for(system)]
-    if unrecorded:
-        names = ", ".join(unrecorded)
-        write_note(f"Skipped, because the recording has no replies for them: {names}.")
     for remark in bench.notes:
         write_note(remark)
-    return {name: system for name, system in systems.items() if name not in unrecorded}
+    return systems
 
 
 def show_comparison(comparison: Comparison) -> None:

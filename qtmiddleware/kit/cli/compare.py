@@ -43,19 +43,17 @@ from qtmiddleware.kit.cli.show import (
     list_variant_texts,
 )
 from qtmiddleware.kit.evaluation import (
-    BASELINE,
-    OWN,
     AskedQuestion,
     Movements,
     Question,
     SideBySide,
     SystemAnswer,
     ask_systems,
-    asks_a_model,
     load_questions,
 )
 from qtmiddleware.kit.evaluation.judge import RankedAnswers
 from qtmiddleware.kit.evaluation.side_by_side import SHOWN
+from qtmiddleware.kit.evaluation.systems import BASELINE, OWN, asks_a_model
 from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.types import Match
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,19 +26,11 @@ from qtmiddleware.kit.demo import (
     load_recorded_model,
 )
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import (
-    BASELINE,
-    SYSTEMS,
-    TOP_K,
-    USUAL,
-    AskedQuestion,
-    SystemAnswer,
-    chosen,
-    index_system,
-    measure_systems,
-    require_extras,
-)
+from qtmiddleware.kit.evaluation import SYSTEMS, AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.evaluation.compare import measure, require_extras
+from qtmiddleware.kit.evaluation.measures import TOP_K
+from qtmiddleware.kit.evaluation.systems import BASELINE, USUAL, chosen, index_system
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
@@ -101,9 +92,7 @@ def command(
     ):
         texts = [question.text for question in asked.questions]
         system = index_system(store, _embed_once(embedder, texts), client, top_k=TOP_K)
-        comparison = measure_systems(system, asked, chosen(USUAL), progress=update)
-        # Recorded replies come at once, so their times say nothing about a model.
-        comparison = replace(comparison, counts_model_time=recording is None)
+        comparison = measure(system.with_each(chosen(USUAL)), asked, progress=update)
         (example,) = dataset.only({_QUESTION}).questions
         results = [
             SystemAnswer(name, system.with_settings(SYSTEMS[name]).retrieve(example))

@@ -184,7 +184,7 @@ def check_report(file: Path) -> None:
     """Check that a report can be written to *file*, and create its folder."""
     if file.suffix not in (".md", ".json", ".html"):
         raise ConfigError(f"{file} must end with .md or .json or .html", path="--report")
-    if file.suffix == ".html":
+    if file.suffix != ".json":
         try:
             import jinja2  # noqa: F401
         except ImportError as error:

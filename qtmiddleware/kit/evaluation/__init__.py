@@ -12,61 +12,22 @@ explains each passage's rank after every stage.
 
 from __future__ import annotations
 
-from qtmiddleware.kit.evaluation.compare import (
-    Comparison,
-    SystemScore,
-    compare,
-    measure,
-    measure_systems,
-    require_extras,
-)
+from qtmiddleware.kit.evaluation.compare import Comparison, SystemScore, compare, measure
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_judged, load_questions
 from qtmiddleware.kit.evaluation.judge import rank
-from qtmiddleware.kit.evaluation.measures import (
-    MEASURES,
-    PRIMARY,
-    TOLERANCE,
-    TOP_K,
-    Difference,
-    difference,
-    evaluate,
-    holm,
-)
-from qtmiddleware.kit.evaluation.report import (
-    Report,
-    report_comparison,
-    verdict,
-)
+from qtmiddleware.kit.evaluation.measures import Difference
+from qtmiddleware.kit.evaluation.report import Report, report_comparison, verdict
 from qtmiddleware.kit.evaluation.side_by_side import (
     AskedQuestion,
     SideBySide,
     SystemAnswer,
     ask_systems,
 )
-from qtmiddleware.kit.evaluation.system import Run, System, index_system, run_of
-from qtmiddleware.kit.evaluation.systems import (
-    BASELINE,
-    FREE,
-    MEASURED,
-    OWN,
-    SYSTEMS,
-    USUAL,
-    asks_a_model,
-    chosen,
-)
+from qtmiddleware.kit.evaluation.systems import SYSTEMS, Run
 from qtmiddleware.retrieval.movement import Movements, explain_movement
 
 __all__ = [
-    "BASELINE",
-    "FREE",
-    "MEASURED",
-    "MEASURES",
-    "OWN",
-    "PRIMARY",
     "SYSTEMS",
-    "TOLERANCE",
-    "TOP_K",
-    "USUAL",
     "AskedQuestion",
     "Comparison",
     "Dataset",
@@ -76,25 +37,15 @@ __all__ = [
     "Report",
     "Run",
     "SideBySide",
-    "System",
     "SystemAnswer",
     "SystemScore",
     "ask_systems",
-    "asks_a_model",
-    "chosen",
     "compare",
-    "difference",
-    "evaluate",
     "explain_movement",
-    "holm",
-    "index_system",
     "load_judged",
     "load_questions",
     "measure",
-    "measure_systems",
     "rank",
     "report_comparison",
-    "require_extras",
-    "run_of",
     "verdict",
 ]

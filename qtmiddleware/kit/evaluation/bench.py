@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
 from qtmiddleware.kit.evaluation.compare import (
     Comparison,
     Progress,
-    measure_systems,
+    measure,
     require_measurable,
 )
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_judged
@@ -28,20 +28,19 @@ from qtmiddleware.kit.evaluation.recorded import (
     RecordingModel,
     load_recording,
 )
-from qtmiddleware.kit.evaluation.system import (
+from qtmiddleware.kit.evaluation.systems import (
+    Settings,
     System,
     index_config,
     index_system,
     open_system,
     refuse_running_loop,
 )
-from qtmiddleware.kit.evaluation.systems import Settings
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.replies import Prices
-from qtmiddleware.transforms import build_prompts
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 
@@ -59,7 +58,11 @@ _NO_MODEL: Final = (
 
 
 def open_index(
-    dataset: Dataset, folder: Path, embedder: Embedder, *, progress: Progress | None = None
+    dataset: Dataset,
+    folder: Path,
+    embedder: Embedder,
+    *,
+    progress: Progress | None = None,
 ) -> SQLiteStore:
     """Open the index of *dataset* in *folder*. If it is missing or unfinished, build it.
 
@@ -121,14 +124,6 @@ class Bench:
         """The model's name, or ``None`` without a model or if your function asks its own model."""
         return self.model.name if self.has_model and self.model is not None else None
 
-    def has_replies_for(self, settings: Settings) -> bool:
-        """Return whether the recording has a field that a system with *settings* asks for."""
-        if not isinstance(self.model, RecordedModel):
-            return True
-        prompts = build_prompts(Config.load(settings, environ={}).settings, "?")
-        fields = {field.name for prompt in prompts for field in prompt.fields} - {"standalone"}
-        return not fields or bool(fields & self.model.fields)
-
     def measure(
         self,
         systems: Mapping[str, Settings],
@@ -141,13 +136,10 @@ class Bench:
         Without a recording, the model is asked first, for several questions at a time. The figures
         include the time of each reply. Raises `ModelError` if the model does not answer.
         """
-        is_recorded = isinstance(self.model, RecordedModel)
-        if self.has_model and self.model is not None and not is_recorded:
+        if self.has_model and isinstance(self.model, RecordingModel):
             ask_ahead(self.model, self.dataset, systems, progress=progress)
-        comparison = measure_systems(
-            self.system, self.dataset, systems, notes=self.notes, seed=seed, progress=progress
-        )
-        return replace(comparison, counts_model_time=not is_recorded)
+        opened = self.system.with_each(systems)
+        return measure(opened, self.dataset, notes=self.notes, seed=seed, progress=progress)
 
 
 @contextmanager
@@ -224,7 +216,11 @@ def open_bench(
 
 
 def _refuse_two_models(
-    recordings: Path | None, record: Path | None, client: Any, *, is_wrapped: bool
+    recordings: Path | None,
+    record: Path | None,
+    client: Any,
+    *,
+    is_wrapped: bool,
 ) -> None:
     if recordings is not None and record is not None:
         raise ConfigError("pass --recordings or --record, not both", path="record")
@@ -236,7 +232,9 @@ def _refuse_two_models(
 
 
 def _open_recording(
-    data: Dataset, path: Path, settings: Options
+    data: Dataset,
+    path: Path,
+    settings: Options,
 ) -> tuple[RecordedModel, Dataset, list[str]]:
     replayed, recorded = load_recording(data, path)
     name, llm = settings.transformation_model, settings.llm
@@ -255,7 +253,9 @@ def _open_recording(
 
 @contextmanager
 def _open_function(
-    source: FunctionSource, settings: Options, model: LanguageModel | None
+    source: FunctionSource,
+    settings: Options,
+    model: LanguageModel | None,
 ) -> Iterator[System]:
     plain: dict[str, Any] = {}
     if not source.is_wrapped:
@@ -303,45 +303,35 @@ def ask_ahead(
     with suppress(ImportError):
         import_module("openai")  # Imported here, so that no deadline includes it.
     refuse_running_loop()
-    asyncio.run(_ask_all(model, dataset.questions, systems, progress))
 
-
-async def _ask_all(
-    model: LanguageModel,
-    all_questions: Sequence[Question],
-    systems: Mapping[str, Settings],
-    progress: Progress | None,
-) -> None:
-    free = asyncio.Semaphore(CONCURRENCY)
-
-    async def ask(
-        middleware: QueryMiddleware,
-        question: Question,
-    ) -> str:
-        """Return why there is no reply; ``""`` if there is one."""
-        async with free:
-            transformed = await middleware.atransform(question.text, history=question.history)
-        reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
-        return reasons[0] if transformed.is_empty and reasons else ""
-
-    for name, settings in systems.items():
-        config = index_config(settings)
-        if config.settings.transformation_type == "none":
-            continue
-        # A gate decides by the results of the search. Only follow-up questions are surely asked.
-        is_gated = config.settings.escalation.mode == "auto"
-        questions = [it for it in all_questions if it.history or not is_gated]
-        middleware = QueryMiddleware(config, client=model)
-        failures: list[str] = []
-        for batch in (questions[:CONCURRENCY], questions[CONCURRENCY:]):
-            for reply in asyncio.as_completed([ask(middleware, it) for it in batch]):
-                failures.append(await reply)
+    async def ask_all() -> None:
+        for name, settings in systems.items():
+            config = index_config(settings)
+            if config.settings.transformation_type == "none":
+                continue
+            # A gate decides by the results of a search. Only follow-ups are surely asked.
+            is_gated = config.settings.escalation.mode == "auto"
+            asked = [it for it in dataset.questions if it.history or not is_gated]
+            middleware = QueryMiddleware(config, client=model)
+            failures: list[str] = []
+            for start in range(0, len(asked), CONCURRENCY):
+                batch = asked[start : start + CONCURRENCY]
+                failures += await asyncio.gather(*(_ask(middleware, it) for it in batch))
                 if progress is not None:
-                    progress(f"asking: {name}", len(failures), len(questions))
-            if failures and all(failures):
-                raise ModelError(
-                    failures[0],
-                    f"{model.name} replied to none of the first {len(failures)} questions"
-                    f" ({failures[0]}); check the key, llm.baseUrl and the model's name, and see"
-                    " that the service is up",
-                )
+                    progress(f"asking: {name}", len(failures), len(asked))
+                if all(failures):
+                    raise ModelError(
+                        failures[0],
+                        f"{model.name} replied to none of the first {len(failures)} questions"
+                        f" ({failures[0]}); check the key, llm.baseUrl and the model's name, and"
+                        " see that the service is up",
+                    )
+
+    asyncio.run(ask_all())
+
+
+async def _ask(middleware: QueryMiddleware, question: Question) -> str:
+    """Return why there is no reply; ``""`` if there is one."""
+    transformed = await middleware.atransform(question.text, history=question.history)
+    reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
+    return reasons[0] if transformed.is_empty and reasons else ""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from statistics import fmean, median
 from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.check import describe_error
-from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.dataset import Dataset, Qrels, Question
+from qtmiddleware.kit.evaluation.formatting import to_json
 from qtmiddleware.kit.evaluation.measures import (
     PRIMARY,
-    TOLERANCE,
     TOP_K,
     Difference,
     PerQuery,
@@ -22,8 +21,16 @@ from qtmiddleware.kit.evaluation.measures import (
     evaluate,
     holm,
 )
-from qtmiddleware.kit.evaluation.system import Run, System, open_system
-from qtmiddleware.kit.evaluation.systems import BASELINE, FREE, OWN, USUAL, Settings, chosen
+from qtmiddleware.kit.evaluation.systems import (
+    BASELINE,
+    FREE,
+    OWN,
+    USUAL,
+    Run,
+    Settings,
+    chosen,
+    open_system,
+)
 from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.wrapping.engine import check_options
 from qtmiddleware.wrapping.query_middleware import WrapOptions
@@ -45,31 +52,42 @@ class SystemScore:
     """The figures of one system.
 
     Attributes:
-        means: The mean of each measure.
+        per_query: The values of all measures, by the measure's name and question id.
         difference: The gain over the baseline.
-        hurt_rate: The share of questions that got worse.
-        helped_rate: The share of questions that got better.
-        added_ms: The median time added to the plain search, in milliseconds.
-        cost_usd: The model's price in US dollars; ``None`` if it is not known.
-        degraded: The number of questions on which a step failed or was skipped.
-        gains: The gain of each question, by question id.
-        per_query: The values of all measures.
+        runs: The system's results, by question id.
         failed: The number of questions on which the system failed. No figure includes them.
     """
 
     name: str
-    means: Mapping[str, float]
-    difference: Difference
-    hurt_rate: float
-    helped_rate: float
-    added_ms: float
-    llm_calls: int
-    cost_usd: float | None
-    degraded: int
-    gains: Mapping[str, float] = field(repr=False)
     per_query: PerQuery = field(repr=False)
+    difference: Difference
     runs: Mapping[str, Run] = field(repr=False)
     failed: int = 0
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean of each measure."""
+        return {name: fmean(values.values()) for name, values in self.per_query.items()}
+
+    @property
+    def hurt_rate(self) -> float:
+        """The share of questions that got worse."""
+        return self.difference.worse / len(self.runs)
+
+    @property
+    def helped_rate(self) -> float:
+        """The share of questions that got better."""
+        return self.difference.better / len(self.runs)
+
+    @property
+    def added_ms(self) -> float:
+        """The median time added to the plain search, in milliseconds."""
+        return 1e3 * median(run.seconds_added for run in self.runs.values())
+
+    @property
+    def llm_calls(self) -> int:
+        """The number of model calls."""
+        return sum(run.llm_calls for run in self.runs.values())
 
     @property
     def call_rate(self) -> float:
@@ -88,26 +106,35 @@ class SystemScore:
         return None if None in counts else fmean(count or 0 for count in counts)
 
     @property
+    def degraded(self) -> int:
+        """The number of questions on which a step failed or was skipped."""
+        return sum(run.degraded for run in self.runs.values())
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The model's price in US dollars; ``None`` if it is not known."""
+        costs = [run.cost_usd for run in self.runs.values() if run.cost_usd is not None]
+        # If every answer is degraded, no reply was paid for, and the price of replies is not known.
+        return sum(costs) if len(costs) == len(self.runs) > self.degraded else None
+
+    @property
     def usd_per_thousand(self) -> float | None:
         """The model's price for 1,000 questions, in US dollars; ``None`` if it is not known."""
-        return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
-
-    def worst(self, count: int = 10) -> list[tuple[str, float]]:
-        """Return the ids and the (negative) gains of the questions that lost most."""
-        lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
-        return sorted(lost, key=lambda entry: entry[1])[:count]
+        cost = self.cost_usd
+        return None if cost is None else 1_000 * cost / len(self.runs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a dict, ready for JSON. It contains no texts."""
-        values = figures.to_json(
-            self,
-            "call_rate",
-            "searches_per_question",
-            "usd_per_thousand",
-            leave_out=("gains", "per_query", "runs"),
-        )
-        worst = [{"id": id_, "gain": gain} for id_, gain in self.worst()]
-        return {**values, "worst": worst, "perQuery": figures.to_json(self.per_query)["values"]}
+        values = to_json(self, *_FIGURES, leave_out=("runs", "per_query"))
+        worst = [{"id": id_, "gain": gain} for id_, gain in self.difference.worst()]
+        return {**values, "worst": worst, "perQuery": dict(self.per_query)}
+
+
+# The figures that the JSON has beside the fields.
+_FIGURES: Final = (
+    *("means", "hurt_rate", "helped_rate", "added_ms", "llm_calls", "cost_usd", "degraded"),
+    *("call_rate", "searches_per_question", "usd_per_thousand"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +147,6 @@ class Comparison:
         questions: The number of questions that every figure is based on.
         baseline: The name of the system that the others are compared with.
         notes: Sentences on what the figures do not show, such as failed questions.
-        counts_model_time: Whether the added time includes the time of the model.
         fingerprints: The hashes of questions, judgements and passages, as in
             `Dataset.fingerprints`.
         asked: The ids of all questions, with those that failed.
@@ -133,7 +159,6 @@ class Comparison:
     systems: tuple[SystemScore, ...]
     notes: tuple[str, ...] = ()
     seed: int = 0
-    counts_model_time: bool = True
     fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
     asked: frozenset[str] = field(default=frozenset(), repr=False)
 
@@ -148,7 +173,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as a dict, ready for JSON. It contains no texts."""
-        values = figures.to_json(self, leave_out=("asked",))
+        values = to_json(self, leave_out=("asked",))
         return {**values, "version": version("qtmiddleware")}
 
 
@@ -161,7 +186,6 @@ def compare(
     client: Any = None,
     arguments: Mapping[str, Any] | None = None,
     top_k: int | None = TOP_K,
-    name: str = "live function",
     seed: int = 0,
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
@@ -184,7 +208,6 @@ def compare(
         arguments: Other keyword arguments for every call of *fn*.
         top_k: The number of passages to ask for, if *fn* has a parameter for it. ``None``: the
             default of *fn*.
-        name: The name of the data set in reports.
         seed: The seed of the statistical tests and intervals.
         progress: Receives the system's name, the number of questions done and the total number.
         options: Options for wrapping a plain *fn*, as in `WrapOptions`.
@@ -196,7 +219,7 @@ def compare(
         MissingExtra: ir-measures or scipy is not installed.
     """
     check_options(compare, options, WrapOptions.__optional_keys__)
-    data = _build_dataset(name, queries, qrels)
+    data = _build_dataset(queries, qrels)
     is_wrapped = isinstance(fn, Wrapped)
     if systems is None:
         systems = USUAL if client is not None or is_wrapped else FREE
@@ -207,21 +230,7 @@ def compare(
             raise ConfigError(f"the name {OWN!r} is reserved; rename the system", path="systems")
         settings[OWN] = {}
     with open_system(fn, client=client, arguments=arguments, top_k=top_k, **options) as system:
-        return measure_systems(system, data, settings, seed=seed, progress=progress)
-
-
-def measure_systems(
-    system: System,
-    dataset: Dataset,
-    systems: Mapping[str, Settings],
-    *,
-    notes: Sequence[str] = (),
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Comparison:
-    """Measure *system* with the settings of each of *systems*, as `measure` does."""
-    configured = {name: system.with_settings(settings) for name, settings in systems.items()}
-    return measure(configured, dataset, notes=notes, seed=seed, progress=progress)
+        return measure(system.with_each(settings), data, seed=seed, progress=progress)
 
 
 def measure(
@@ -266,31 +275,28 @@ def measure(
         name: evaluate(dataset.qrels, {id_: run.ids for id_, run in by_id.items()})
         for name, by_id in runs.items()
     }
-    scores = {
-        name: _score_system(name, by_id, measured[name], measured[BASELINE], seed)
-        for name, by_id in runs.items()
-    }
+    base = measured[BASELINE][PRIMARY]
     # The baseline is not tested against itself, so it does not count as a test.
-    corrected = holm(
-        {name: score.difference.p for name, score in scores.items() if name != BASELINE}
+    differences = holm(
+        {
+            name: difference({id_: values[PRIMARY][id_] - base[id_] for id_ in answered}, seed=seed)
+            for name, values in measured.items()
+            if name != BASELINE
+        }
     )
-    tested = [
-        replace(
-            score,
-            difference=replace(
-                score.difference, p_holm=corrected.get(name, 1.0), tests=len(corrected)
-            ),
-            failed=len(failures[name]),
+    scores = [
+        SystemScore(
+            name, measured[name], differences.get(name, Difference()), by_id, len(failures[name])
         )
-        for name, score in scores.items()
+        for name, by_id in runs.items()
     ]
     return Comparison(
         dataset=dataset.name,
         passages=len(dataset.passages) or None,
         questions=len(dataset.questions),
         baseline=BASELINE,
-        systems=tuple(tested),
-        notes=(*notes, *_describe_failures(failures, whole), *_list_warnings(dataset, runs)),
+        systems=tuple(scores),
+        notes=(*notes, *_describe_failures(failures, whole), *_list_warnings(dataset, scores)),
         seed=seed,
         # The hashes include failed questions, so that runs on the same data have the same hashes.
         fingerprints=whole.fingerprints,
@@ -317,12 +323,10 @@ def require_measurable(dataset: Dataset) -> None:
 def require_extras() -> None:
     """Raise `MissingExtra` if a package that measuring needs is not installed."""
     evaluate({}, {})
-    difference(())
+    difference({})
 
 
-def _build_dataset(
-    name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels
-) -> Dataset:
+def _build_dataset(queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
     questions: list[Any] = (
         [Question(*entry) for entry in queries.items()]
         if isinstance(queries, Mapping)
@@ -346,11 +350,14 @@ def _build_dataset(
                 " as {'passage-1': 1}",
                 path="qrels",
             )
-    return Dataset(name, (), tuple(questions), qrels).only(qrels)
+    return Dataset("live function", (), tuple(questions), qrels).only(qrels)
 
 
 def _run_system(
-    name: str, system: Callable[[Question], Run], dataset: Dataset, progress: Progress | None
+    name: str,
+    system: Callable[[Question], Run],
+    dataset: Dataset,
+    progress: Progress | None,
 ) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     judged = {id_ for grades in dataset.qrels.values() for id_ in grades}
@@ -387,84 +394,41 @@ def _refuse_other_ids(
 
 
 def _describe_failures(
-    failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
+    failures: Mapping[str, Mapping[str, Exception]],
+    dataset: Dataset,
 ) -> Iterator[str]:
-    descriptions = [
+    failed = [
         f"{name} on {question_id!r} ({describe_error(error)})"
         for name, errors in failures.items()
         for question_id, error in errors.items()
     ]
-    more = len(descriptions) - _MOST_NAMED
-    if descriptions:
+    if failed:
         yield (
-            f"{len(descriptions)} of {len(dataset.questions)} questions failed and are not counted:"
-            f" {'; '.join(descriptions[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}."
+            f"{len(failed)} of {len(dataset.questions)} questions failed and are not counted:"
+            f" {'; '.join(failed[:_MOST_NAMED])}."
         )
 
 
-def _score_system(
-    name: str,
-    runs: Mapping[str, Run],
-    measures: PerQuery,
-    baseline_measures: PerQuery,
-    seed: int,
-) -> SystemScore:
-    base = baseline_measures.values[PRIMARY]
-    gains = {question: measures.values[PRIMARY][question] - base[question] for question in runs}
-    costs = [run.cost_usd for run in runs.values() if run.cost_usd is not None]
-    degraded = sum(run.degraded for run in runs.values())
-    # If every answer is degraded, no reply was paid for, and the price of replies is not known.
-    is_priced = len(costs) == len(runs) > degraded
-    return SystemScore(
-        name=name,
-        means=measures.means,
-        difference=difference(list(gains.values()), seed=seed),
-        hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
-        helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
-        added_ms=1e3 * median(run.seconds_added for run in runs.values()),
-        llm_calls=sum(run.llm_calls for run in runs.values()),
-        cost_usd=sum(costs) if is_priced else None,
-        degraded=degraded,
-        gains=gains,
-        per_query=measures,
-        runs=runs,
-    )
-
-
-def _list_warnings(
-    dataset: Dataset,
-    runs: Mapping[str, Mapping[str, Run]],
-) -> Iterator[str]:
+def _list_warnings(dataset: Dataset, scores: Sequence[SystemScore]) -> Iterator[str]:
     count = len(dataset.questions)
-    if unanswerable := sum(not _has_relevant_passage(grades) for grades in dataset.qrels.values()):
-        yield (
-            f"{unanswerable} of {count} questions have no relevant passage in their judgements;"
-            " they count as 0 for every system."
-        )
+    found = {id_ for score in scores for run in score.runs.values() for id_ in run.ids}
+    relevant = {
+        id_ for grades in dataset.qrels.values() for id_, grade in grades.items() if grade > 0
+    }
     # Without the passages, a wrong id looks like a passage that every search misses.
-    if not dataset.passages and (missing := _find_unseen(dataset, runs)):
+    if not dataset.passages and (missing := sorted(relevant - found)):
         shown = ", ".join(id_[:40] for id_ in missing[:_MOST_NAMED])
-        shown += ", ..." if len(missing) > _MOST_NAMED else ""
         yield (
             f"No search returned {format_count(len(missing), 'relevant passage')}: {shown}. Correct"
             " the id if there is no such passage. A text counts if it is a whole passage or 40"
             " characters of one."
         )
-    for name, by_id in runs.items():
-        if degraded := sum(run.degraded for run in by_id.values()):
+    for score in scores:
+        if score.degraded:
             yield (
-                f"{name}: {degraded} of {count} answers are degraded, mostly as the model did not"
-                " reply. They count, but their time and price are too low."
+                f"{score.name}: {score.degraded} of {count} answers are degraded, mostly as the"
+                " model did not reply. They count, but their time and price are too low."
             )
-
-
-def _find_unseen(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> list[str]:
-    """Return the ids of relevant passages that no system found for any question."""
-    found = {id_ for by_id in runs.values() for run in by_id.values() for id_ in run.ids}
-    relevant = {
-        id_ for grades in dataset.qrels.values() for id_, grade in grades.items() if grade > 0
-    }
-    return sorted(relevant - found)
 
 
 def _has_relevant_passage(grades: Mapping[str, int]) -> bool:

@@ -29,7 +29,7 @@ import json
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +60,7 @@ _GRADE_WORDS: Final = {
     **dict.fromkeys(("yes", "y", "true", "relevant"), 1),
     **dict.fromkeys(("no", "n", "false", "irrelevant", "not relevant"), 0),
 }
-_SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+_SEPARATORS: Final = ",;\t|"
 _BETWEEN_IDS: Final = re.compile(r"[,;|\r\n]")
 _FOLDER: Final = "; a data set is a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv"
 
@@ -130,9 +130,9 @@ class Dataset:
                 path=str(root),
             )
         passages: dict[str, Passage] = {}
-        for number, text in read_lines(root / "corpus.jsonl", _FOLDER):
-            with name_line_in_errors(root / "corpus.jsonl", number):
-                passage = _parse_passage(parse_json_object(text))
+        for place, record in read_records(root / "corpus.jsonl", _FOLDER):
+            with name_place_in_errors(root / "corpus.jsonl", place):
+                passage = _parse_passage(record)
                 if passage.id in passages:
                     raise ValueError(f"the id {passage.id!r} occurs a second time")
             passages[passage.id] = passage
@@ -198,8 +198,8 @@ def _load(path: str | Path, *, needs_judgements: bool) -> Dataset:
         data = _load_folder(root, needs_judgements=needs_judgements)
         return data.only(data.qrels) if needs_judgements else data
     builder = _Builder(needs_judgements=needs_judgements)
-    for place, record in _read_records(root, needs_judgements=needs_judgements):
-        with _name_place_in_errors(root, place):
+    for place, record in _read_questions(root):
+        with name_place_in_errors(root, place):
             builder.add(record)
     if not builder.questions:
         kind = "questions with the ids of their passages" if needs_judgements else "questions"
@@ -218,45 +218,48 @@ class _Builder:
         return Dataset(name, (), tuple(self.questions.values()), self.qrels)
 
     def add(self, record: Any) -> None:
-        if not isinstance(record, Mapping):
-            raise ValueError("must be a JSON object")
-        named = {_normalise_name(name): value for name, value in record.items()}
-        fields = {name: value for name, value in named.items() if not _is_blank(value)}
+        fields = _read_fields(record)
         text = _find(fields, QUESTION_NAMES)
         if isinstance(text, list):
             text = next(iter(text), None)
         if not isinstance(text, str):
-            raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
+            raise ValueError(
+                f"must have a question, under one of {', '.join(QUESTION_NAMES)}, not"
+                f" {', '.join(fields)[:200] or 'nothing'}"
+            )
         # White space around a question is not part of what a user would ask.
         text = text.strip()
-        if any(name in named and name not in fields for name in _GRADE_NAMES):
-            raise ValueError("has no grade. Fill it in, or remove the row")
-        texts = _parse_texts(_find(fields, _TEXTS_NAMES))
-        ids = _find(fields, _IDS_NAMES)
-        if ids is None and not texts and self._needs_judgements and "id" in fields:
-            # The whole value is one id, even if it contains a comma.
-            ids = [fields.pop("id")]
-        if not isinstance(ids, dict):
-            ids = _parse_ids(ids)
-            if ids and ids[0] not in texts:
-                # The ids and the texts of the same passages, in the same order.
-                texts = dict(zip(ids, texts.values(), strict=False))
-            ids = dict.fromkeys(ids or texts, _find(fields, _GRADE_NAMES))
-        if not ids and self._needs_judgements:
+        grades, texts = self._parse_judgements(fields)
+        if not grades and self._needs_judgements:
             raise ValueError(
                 'has no passage id under "id" or "ids". Fill it in, or remove the question'
             )
-        question_id = self._choose_id(text, fields, has_ids=bool(ids))
-        metadata = _parse_metadata(record, fields)
-        question = Question(question_id, text, _parse_history(record), metadata, texts)
+        question_id = self._choose_id(text, fields, has_ids=bool(grades))
+        history, metadata = _parse_context(record, fields)
+        question = Question(question_id, text, history, metadata, texts)
         known = self.questions.setdefault(question_id, question)
         if known.text != text:
             raise ValueError(f"the id {question_id!r} occurs a second time")
         self.questions[question_id] = replace(
             known, relevant_texts={**known.relevant_texts, **texts}
         )
-        for id_, grade in ids.items():
+        for id_, grade in grades.items():
             self.add_grade(question_id, str(id_), _parse_grade(grade))
+
+    def _parse_judgements(self, fields: dict[str, Any]) -> tuple[dict[Any, Any], dict[str, str]]:
+        """Return the grades of the right passages and their texts, both by id."""
+        texts = _parse_texts(_find(fields, _TEXTS_NAMES))
+        ids = _find(fields, _IDS_NAMES)
+        if isinstance(ids, dict):
+            return ids, texts
+        if ids is None and not texts and self._needs_judgements and "id" in fields:
+            # The whole value is one id, even if it contains a comma.
+            ids = [fields.pop("id")]
+        ids = _parse_ids(ids)
+        if ids and ids[0] not in texts:
+            # The ids and the texts of the same passages, in the same order.
+            texts = dict(zip(ids, texts.values(), strict=False))
+        return dict.fromkeys(ids or texts, _find(fields, _GRADE_NAMES)), texts
 
     def add_grade(self, question_id: str, passage_id: str, grade: int) -> None:
         grades = self.qrels.setdefault(question_id, {})
@@ -275,12 +278,22 @@ class _Builder:
         return str(own_id)
 
 
+def _read_fields(record: Any) -> dict[str, Any]:
+    """Return the values that are not blank, by the normalised names of their columns or keys."""
+    if not isinstance(record, Mapping):
+        raise ValueError("must be a JSON object")
+    fields: dict[str, Any] = {}
+    for written, value in record.items():
+        name = re.sub(r"[\s-]+", "_", str(written).strip().casefold())
+        if not _is_blank(value):
+            fields[name] = value
+        elif name in _GRADE_NAMES:
+            raise ValueError("has no grade. Fill it in, or remove the row")
+    return fields
+
+
 def _find(fields: Mapping[str, Any], names: Collection[str]) -> Any:
     return next((fields[name] for name in names if name in fields), None)
-
-
-def _normalise_name(name: Any) -> str:
-    return re.sub(r"[\s-]+", "_", str(name).strip().casefold())
 
 
 def _is_blank(value: Any) -> bool:
@@ -334,47 +347,46 @@ def _parse_grade(value: Any) -> int:
     )
 
 
-def _parse_metadata(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = _check_metadata(record)
-    answer, day = _find(fields, _ANSWER_NAMES), fields.get("date")
-    return {
-        **{name: value for name, value in metadata.items() if name != "history"},
-        **({"answer": answer} if isinstance(answer, str) else {}),
-        **({} if day is None else {"date": str(day)}),
-    }
-
-
-def _check_metadata(record: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = record.get("metadata") or {}
-    if not isinstance(metadata, dict):
-        raise ValueError(f'"metadata" must be an object, not {type(metadata).__name__}')
-    return metadata
-
-
-def _parse_history(record: Mapping[str, Any]) -> tuple[Message, ...]:
-    history = record.get("history") or _check_metadata(record).get("history") or []
+def _parse_context(
+    record: Mapping[str, Any], fields: Mapping[str, Any]
+) -> tuple[tuple[Message, ...], dict[str, Any]]:
+    """Return the history and the metadata of a question."""
+    metadata = _read_metadata(record)
+    history = fields.get("history", metadata.pop("history", None))
     try:
         turns = [(turn["role"], turn["content"]) for turn in _read_list(history)]
     except (TypeError, KeyError):
         turns = [(None, None)]
     if not all(isinstance(value, str) for turn in turns for value in turn):
         raise ValueError('"history" must be a list of {"role": ..., "content": ...}')
-    return tuple(Message(role, content) for role, content in turns)
+    answer, day = _find(fields, _ANSWER_NAMES), fields.get("date")
+    if isinstance(answer, str):
+        metadata["answer"] = answer
+    if day is not None:
+        metadata["date"] = str(day)
+    return tuple(Message(role, content) for role, content in turns), metadata
+
+
+def _read_metadata(record: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = record.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f'"metadata" must be an object, not {type(metadata).__name__}')
+    return {**metadata}
 
 
 # --- folders --------------------------------------------------------------------------------------
 
 
 def _load_folder(
-    root: Path, passage_ids: Collection[str] | None = None, *, needs_judgements: bool
+    root: Path,
+    passage_ids: Collection[str] | None = None,
+    *,
+    needs_judgements: bool,
 ) -> Dataset:
     """Return the questions of a data set's folder, and its judgements if there are some."""
     builder, queries = _Builder(), root / "queries.jsonl"
-    for number, text in read_lines(queries, _FOLDER):
-        with name_line_in_errors(queries, number):
-            record = parse_json_object(text)
-            if str(record.get("_id")) in builder.questions:
-                raise ValueError(f"the id {record['_id']!r} occurs a second time")
+    for place, record in read_records(queries, _FOLDER):
+        with name_place_in_errors(queries, place):
             builder.add(record)
     files = sorted((root / "qrels").glob("*.tsv"))
     if needs_judgements and not files:
@@ -388,7 +400,7 @@ def _load_folder(
             # A header names the last column, which holds grades everywhere else.
             if number == 1 and columns[-1][:1].isalpha():
                 continue
-            with name_line_in_errors(file, number):
+            with name_place_in_errors(file, f"line {number}"):
                 if len(columns) != 3:
                     raise ValueError(
                         "is not a question's id, a passage's id and a grade, separated by tabs"
@@ -404,7 +416,7 @@ def _load_folder(
 
 def _parse_passage(record: Mapping[str, Any]) -> Passage:
     id_, text, title = record.get("_id"), record.get("text"), record.get("title") or ""
-    metadata = _check_metadata(record)
+    metadata = _read_metadata(record)
     if not isinstance(id_, str | int) or _is_blank(id_):
         raise ValueError('no "_id"')
     if not (isinstance(text, str) and isinstance(title, str)):
@@ -417,29 +429,26 @@ def _parse_passage(record: Mapping[str, Any]) -> Passage:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _read_records(file: Path, *, needs_judgements: bool) -> Iterator[tuple[str, Any]]:
+def _read_questions(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the content of each row or record of *file*."""
     text = read_text(file)
     if file.suffix.lower() in TABLES:
-        yield from _read_table(file, text, needs_judgements=needs_judgements)
+        yield from _read_table(file, text)
         return
     whole: Any = None
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
         if text.lstrip().startswith("["):
-            with name_line_in_errors(file, getattr(error, "lineno", 1)):
+            with name_place_in_errors(file, f"line {getattr(error, 'lineno', 1)}"):
                 parse_json_object(text)
     if isinstance(whole, dict):
         whole = _find_list(whole)
     if isinstance(whole, list):
         for number, record in enumerate(whole, 1):
             yield f"question {number}", record
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            with name_line_in_errors(file, number):
-                record = parse_json_object(line)
-            yield f"line {number}", record
+    else:
+        yield from read_records(file)
 
 
 def _find_list(whole: dict[str, Any]) -> list[Any]:
@@ -464,17 +473,15 @@ def _find_list(whole: dict[str, Any]) -> list[Any]:
     return [whole]
 
 
-def _read_table(
-    file: Path, text: str, *, needs_judgements: bool
-) -> Iterator[tuple[str, dict[str, str]]]:
+def _read_table(file: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
     header = next(filter(None, map(str.strip, text.splitlines())), "")
     separator = max(_SEPARATORS, key=header.count)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names: list[str] = []
     while True:
         # A row may span several lines; the first one names it.
-        number = rows.line_num + 1
-        with name_line_in_errors(file, number):
+        place = f"line {rows.line_num + 1}"
+        with name_place_in_errors(file, place):
             try:
                 cells = [cell.strip() for cell in next(rows)]
             except StopIteration:
@@ -488,28 +495,14 @@ def _read_table(
             if names and any(cells[len(names) :]):
                 raise ValueError(
                     f"has {len(cells)} cells, but the first line names {len(names)} columns. Put a"
-                    f" cell that holds {_SEPARATORS[separator]} in quotes"
+                    f" cell that holds {separator!r} in quotes"
                 )
-        if names and any(cells):
-            yield f"line {number}", dict(zip(names, cells, strict=False))
-        elif any(cells):
+        if not any(cells):
+            continue
+        if names:
+            yield place, dict(zip(names, cells, strict=False))
+        else:
             names = cells
-            _check_columns(file, names, "question", QUESTION_NAMES)
-            if needs_judgements:
-                _check_columns(file, names, "id", ("id", *_IDS_NAMES, *_TEXTS_NAMES))
-
-
-def _check_columns(
-    file: Path,
-    names: list[str],
-    column: str,
-    accepted: Collection[str],
-) -> None:
-    if {_normalise_name(name) for name in names}.isdisjoint(accepted):
-        shown = ", ".join(repr(name[:40]) for name in names[:6])
-        raise ConfigError(
-            f"{file} must name a column {column} in its first line, not {shown}", path=str(file)
-        )
 
 
 def read_text(file: Path, advice: str = "") -> str:
@@ -544,13 +537,21 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
             yield number, line.strip("\r")
 
 
-def name_line_in_errors(path: Path, number: int) -> AbstractContextManager[None]:
-    """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names the line."""
-    return _name_place_in_errors(path, f"line {number}")
+def read_records(path: Path, advice: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the JSON object of each line that is not blank.
+
+    Raises `ConfigError`, with *advice* if the file cannot be read.
+    """
+    for number, line in read_lines(path, advice):
+        place = f"line {number}"
+        with name_place_in_errors(path, place):
+            record = parse_json_object(line)
+        yield place, record
 
 
 @contextmanager
-def _name_place_in_errors(path: Path, place: str) -> Iterator[None]:
+def name_place_in_errors(path: Path, place: str) -> Iterator[None]:
+    """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names the place."""
     try:
         yield
     except ValueError as error:

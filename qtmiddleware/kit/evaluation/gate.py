@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.compare import Comparison
 from qtmiddleware.kit.evaluation.dataset import Dataset, read_text
-from qtmiddleware.kit.evaluation.measures import (
-    FEW,
-    PRIMARY,
-    TOLERANCE,
-    Difference,
-    difference,
-    holm,
+from qtmiddleware.kit.evaluation.formatting import (
+    format_points,
+    format_size,
+    join_names,
+    quote_name,
+    quote_names,
+    to_json,
 )
+from qtmiddleware.kit.evaluation.measures import FEW, PRIMARY, Difference, difference, holm
 from qtmiddleware.preprocessing.text import format_count
 
 Verdict = Literal["worse", "not worse", "inconclusive"]
 # The values of nDCG@10, by system and question id.
 Values = Mapping[str, Mapping[str, float]]
 
+# So many questions that lost most are named.
+_WORST: Final = 5
 _HOW: Final = "write it with: qtm bench ... --json > base.json"
 
 
@@ -56,7 +58,7 @@ class Baseline:
         try:
             values = {
                 str(system["name"]): {
-                    id_: _read_value(value) for id_, value in system["perQuery"][PRIMARY].items()
+                    id_: float(value) for id_, value in system["perQuery"][PRIMARY].items()
                 }
                 for system in report["systems"]
             }
@@ -74,7 +76,7 @@ class Baseline:
         if parts:
             raise _refuse(
                 self.name,
-                f"was measured on other {figures.join_names(parts)}, so it cannot be compared. Use"
+                f"was measured on other {join_names(parts)}, so it cannot be compared. Use"
                 f" the same --function, --data, --recordings and --questions, or {_HOW}",
             )
 
@@ -83,20 +85,14 @@ class Baseline:
         if self.values.keys().isdisjoint(systems):
             raise _refuse(
                 self.name,
-                f"must hold one of the systems {figures.join_names(systems)}, not"
-                f" {figures.join_names(self.values)}. Name the same ones with --systems or"
+                f"must hold one of the systems {join_names(systems)}, not"
+                f" {join_names(self.values)}. Name the same ones with --systems or"
                 " --config",
             )
 
 
 def _refuse(path: str | Path, problem: str) -> ConfigError:
     return ConfigError(f"the baseline {path} {problem}", path="--baseline", value=str(path))
-
-
-def _read_value(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(value)
-    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,82 +103,76 @@ class Change:
     before: float
     after: float
     difference: Difference
-    gains: Mapping[str, float] = field(repr=False)
 
     @property
     def verdict(self) -> Verdict:
         """``worse`` if the mean fell by more than chance."""
         if self.difference.is_significant and self.difference.gain < 0:
             return "worse"
-        return "inconclusive" if len(self.gains) < FEW else "not worse"
-
-    @property
-    def worse_count(self) -> int:
-        """The number of questions that got worse."""
-        return sum(gain < 0 for gain in self.gains.values())
-
-    @property
-    def better_count(self) -> int:
-        """The number of questions that got better."""
-        return sum(gain > 0 for gain in self.gains.values())
-
-    def worst(self, count: int = 5) -> list[tuple[str, float]]:
-        """Return the ids and the (negative) changes of the questions that lost most."""
-        lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
-        return [(id_, gain) for gain, id_ in lost[:count]]
+        return "inconclusive" if len(self.difference.gains) < FEW else "not worse"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as a dict, ready for JSON."""
-        return {
-            **figures.to_json(self, "verdict", leave_out=("gains",)),
-            "better": self.better_count,
-            "worse": self.worse_count,
-            "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()],
-        }
+        worst = [{"id": id_, "gain": gain} for id_, gain in self.difference.worst(_WORST)]
+        counts = {"better": self.difference.better, "worse": self.difference.worse}
+        return {**to_json(self, "verdict"), **counts, "worst": worst}
+
+    def describe(self) -> str:
+        """Return the change as a few sentences."""
+        change, name = self.difference, quote_name(self.name)
+        total = format_count(len(change.gains), "question")
+        if not change.better and not change.worse:
+            return f"{name}: no change in {total}."
+        return (
+            f"{name}: of {total}, {change.worse:,} got worse and {change.better:,} got better."
+            f" {PRIMARY} went from {self.before:.3f} to {self.after:.3f}, by"
+            f" {change.format_gain()} points. This {change.describe_chance()}.{self._name_worst()}"
+        )
+
+    def _name_worst(self) -> str:
+        if self.verdict != "worse":
+            return ""
+        worst = self.difference.worst(_WORST)
+        lost = [f"{id_[:40]} ({format_points(gain)})" for id_, gain in worst]
+        return f" These lost most: {', '.join(lost)}."
 
 
-def measure_changes(before: Values, after: Values, *, seed: int = 0) -> tuple[Change, ...]:
+def measure_changes(
+    before: Values,
+    after: Values,
+    *,
+    seed: int = 0,
+) -> tuple[Change, ...]:
     """Return the change of each system that is in both *before* and *after*.
 
     A question that is missing in one of them failed there, and counts as 0.
     """
-    changes: list[Change] = []
-    for name, old in before.items():
-        if name not in after:
-            continue
-        new = after[name]
-        gains: dict[str, float] = {}
-        for id_ in sorted(old.keys() | new.keys()):
-            gain = new.get(id_, 0.0) - old.get(id_, 0.0)
-            gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
-        old_mean = fsum(old.values()) / max(1, len(gains))
-        new_mean = fsum(new.values()) / max(1, len(gains))
-        test = difference(list(gains.values()), seed=seed)
-        changes.append(Change(name, old_mean, new_mean, test, gains))
+    changes: dict[str, Change] = {}
+    for name in [name for name in before if name in after]:
+        old, new = before[name], after[name]
+        ids = sorted(old.keys() | new.keys())
+        gains = {id_: new.get(id_, 0.0) - old.get(id_, 0.0) for id_ in ids}
+        old_mean, new_mean = (fsum(run.values()) / max(1, len(ids)) for run in (old, new))
+        changes[name] = Change(name, old_mean, new_mean, difference(gains, seed=seed))
     # A system that did not change is not tested.
-    corrected = holm(
-        {change.name: change.difference.p for change in changes if any(change.gains.values())}
-    )
+    tested = {
+        name: change.difference
+        for name, change in changes.items()
+        if any(change.difference.gains.values())
+    }
+    corrected = holm(tested)
     return tuple(
-        replace(
-            change,
-            difference=replace(
-                change.difference,
-                p_holm=corrected.get(change.name, 1.0),
-                tests=len(corrected),
-            ),
-        )
-        for change in changes
+        replace(change, difference=corrected.get(name, change.difference))
+        for name, change in changes.items()
     )
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The comparison of a run with its baseline. *missing* are the systems only in the baseline."""
+    """The comparison of a run with its baseline. *notes* say what else changed."""
 
     baseline: str
     changes: tuple[Change, ...]
-    missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -195,66 +185,53 @@ class GateResult:
     @property
     def question_count(self) -> int:
         """The number of compared questions."""
-        return max((len(change.gains) for change in self.changes), default=0)
+        return max((len(change.difference.gains) for change in self.changes), default=0)
 
     @property
     def headline(self) -> str:
         """The verdict as a sentence."""
         if self.verdict == "worse":
             worse = [change.name for change in self.changes if change.verdict == "worse"]
-            return f"Retrieval got worse with {figures.quote_names(worse)}."
+            return f"Retrieval got worse with {quote_names(worse)}."
         if self.verdict == "inconclusive":
             count = format_count(self.question_count, "question is", "questions are")
             return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
         text = "Found no loss that is more than chance."
         lowest = min(self.changes, key=lambda change: change.difference.low)
-        size = figures.format_size(min(0.0, lowest.difference.low))
+        size = format_size(min(0.0, lowest.difference.low))
         if size == "0.0":
             return text
-        name = figures.quote_name(lowest.name)
+        name = quote_name(lowest.name)
         return f"{text} A loss of up to {size} points with {name} cannot be ruled out."
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The verdict, a sentence for each system, and what else changed."""
-        sentences = [f"{self.headline} The baseline is {self.baseline}."]
-        sentences += map(_describe_change, self.changes)
-        if self.missing:
-            sentences.append(f"Only in the baseline: {figures.quote_names(self.missing)}.")
-        return (*sentences, *self.notes)
+        head = f"{self.headline} The baseline is {self.baseline}."
+        return (head, *(change.describe() for change in self.changes), *self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict, ready for JSON."""
         return {
-            **figures.to_json(self, "verdict", "sentences", leave_out=("changes",)),
+            **to_json(self, "verdict", "sentences", leave_out=("changes",)),
             "measure": PRIMARY,
             "questions": self.question_count,
             "systems": [change.to_dict() for change in self.changes],
         }
 
 
-def _describe_change(change: Change) -> str:
-    name, total = figures.quote_name(change.name), format_count(len(change.gains), "question")
-    if not any(change.gains.values()):
-        return f"{name}: no change in {total}."
-    chance = figures.describe_chance(change.difference)
-    return (
-        f"{name}: of {total}, {change.worse_count:,} got worse and"
-        f" {change.better_count:,} got better. {PRIMARY} went from"
-        f" {change.before:.3f} to {change.after:.3f}, by"
-        f" {figures.format_gain(change.difference)} points. This {chance}."
-    )
-
-
 def compare_with_baseline(
-    baseline: Baseline, comparison: Comparison, *, model_name: str | None = None
+    baseline: Baseline,
+    comparison: Comparison,
+    *,
+    model_name: str | None = None,
 ) -> GateResult:
     """Compare *comparison* with *baseline*, question by question.
 
     Raises `ConfigError` if the two cannot be compared, for example because the baseline has
     questions that were not asked.
     """
-    after = {score.name: score.per_query.values[PRIMARY] for score in comparison.systems}
+    after = {score.name: score.per_query[PRIMARY] for score in comparison.systems}
     baseline.check_systems(after)
     before = baseline.values
     if unknown := {id_ for values in before.values() for id_ in values} - comparison.asked:
@@ -266,14 +243,18 @@ def compare_with_baseline(
     return GateResult(
         baseline.name,
         measure_changes(before, after, seed=comparison.seed),
-        missing=tuple(name for name in before if name not in after),
-        notes=tuple(_list_changed_conditions(baseline.model, model_name, before, after)),
+        tuple(_list_changed_conditions(baseline.model, model_name, before, after)),
     )
 
 
 def _list_changed_conditions(
-    old_model: str | None, model: str | None, before: Values, after: Values
+    old_model: str | None,
+    model: str | None,
+    before: Values,
+    after: Values,
 ) -> Iterator[str]:
+    if missing := [name for name in before if name not in after]:
+        yield f"Only in the baseline: {quote_names(missing)}."
     if None not in (old_model, model) and old_model != model:
         yield f"The baseline was measured with the model {old_model}, this run with {model}."
     systems = before.keys() & after.keys()

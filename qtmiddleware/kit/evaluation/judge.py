@@ -19,7 +19,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.asking import PromptRunner, Task, parse_reply
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.figures import to_json
+from qtmiddleware.kit.evaluation.formatting import to_json
 from qtmiddleware.kit.evaluation.measures import Difference, difference, holm
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.preprocessing.text import format_count
@@ -170,33 +170,28 @@ class RankedSystems:
     questions: tuple[RankedAnswers, ...]
     skipped: int = 0
     cost_usd: float | None = 0.0
-    seed: int = 0
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
         """The systems by their mean place, best first. Their leads are corrected after Holm."""
         by_system: dict[str, list[Standing]] = {}
-        leads: dict[str, list[float]] = {}
+        leads: dict[str, dict[str, float]] = {}
         for ranked in self.questions:
             places = {standing.system: standing.place for standing in ranked.standings}
             for standing in ranked.standings:
                 by_system.setdefault(standing.system, []).append(standing)
                 if BASELINE in places and standing.system != BASELINE:
                     lead = places[BASELINE] - standing.place
-                    leads.setdefault(standing.system, []).append(lead)
-        several = len(self.questions) > 1
-        tested = {
-            name: difference(gains, seed=self.seed) for name, gains in leads.items() if several
-        }
-        corrected = holm({name: lead.p for name, lead in tested.items()})
+                    leads.setdefault(standing.system, {})[ranked.question] = lead
+        tested: dict[str, Difference] = {}
+        if len(self.questions) > 1:
+            tested = holm({name: difference(gains) for name, gains in leads.items()})
         return _assign_ranks(
             replace(
                 _average(standings, name),
                 firsts=sum(standing.rank == 1 for standing in standings),
                 questions=len(standings),
-                lead=replace(tested[name], p_holm=corrected[name], tests=len(corrected))
-                if name in tested
-                else None,
+                lead=tested.get(name),
             )
             for name, standings in by_system.items()
         )
@@ -248,7 +243,6 @@ def rank(
     answers: Mapping[str, Mapping[str, str]],
     model: LanguageModel,
     *,
-    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> RankedSystems:
     """Ask *model* to rank the systems' answers to each question against the ideal answer.
@@ -271,8 +265,8 @@ def rank(
         if question.reference and len(texts) > 1:
             judged.append((question, texts))
     if len(judged) > 1:
-        difference(())  # Raises without scipy, before any judgement is paid for.
-    runner, chance = PromptRunner(model, _SECONDS), Random(seed)
+        difference({})  # Raises without scipy, before any judgement is paid for.
+    runner, chance = PromptRunner(model, _SECONDS), Random(0)
     ranked: list[RankedAnswers] = []
     failures = 0
     for question, texts in judged:
@@ -286,11 +280,14 @@ def rank(
         if progress is not None:
             progress(len(ranked), len(judged))
     skipped = len(questions) - len(judged)
-    return RankedSystems(model.name, tuple(ranked), skipped, runner.cost_usd, seed)
+    return RankedSystems(model.name, tuple(ranked), skipped, runner.cost_usd)
 
 
 def _rank_question(
-    question: Question, answers: Mapping[str, str], runner: PromptRunner, chance: Random
+    question: Question,
+    answers: Mapping[str, str],
+    runner: PromptRunner,
+    chance: Random,
 ) -> RankedAnswers:
     # Equal answers are shown once.
     texts = list(dict.fromkeys(answers.values()))
@@ -309,48 +306,41 @@ def _rank_question(
     ranked: list[Standing] = []
     for name, text in answers.items():
         both = [opinion.marks[texts.index(text)] for opinion in opinions]
-        ranked.append(
-            replace(
-                _average(both, name),
-                strengths=tuple(mark.strengths[0] for mark in both),
-                weaknesses=tuple(mark.weaknesses[0] for mark in both),
-            )
+        standing = replace(
+            _average(both, name),
+            strengths=tuple(mark.strengths[0] for mark in both),
+            weaknesses=tuple(mark.weaknesses[0] for mark in both),
         )
+        ranked.append(standing)
     names = [" = ".join(name for name in answers if answers[name] == text) for text in texts]
-    reasons = []
+    reasons: list[str] = []
+    best: list[set[int]] = []
     for opinion, order in zip(opinions, orders, strict=True):
         legend = ", ".join(f"{it} is {names[i]}" for it, i in zip(LETTERS, order, strict=False))
-        reasons += [f"{opinion.reason} ({legend})"] if opinion.reason else []
-    first, second = (opinion.find_best() for opinion in opinions)
-    return RankedAnswers(
-        question.id, _assign_ranks(ranked), tuple(reasons), first.isdisjoint(second)
-    )
+        if opinion.reason:
+            reasons.append(f"{opinion.reason} ({legend})")
+        places = [mark.place for mark in opinion.marks]
+        best.append({index for index, place in enumerate(places) if place == min(places)})
+    is_flip = best[0].isdisjoint(best[1])
+    return RankedAnswers(question.id, _assign_ranks(ranked), tuple(reasons), is_flip)
 
 
-def build_ranking_prompt(
-    question: Question,
-    candidates: Sequence[str],
-) -> Prompt:
+def build_ranking_prompt(question: Question, candidates: Sequence[str]) -> Prompt:
     """Return the prompt to rank *candidates*, the answers to *question*, as A, B and so on."""
     letters = LETTERS[: len(candidates)]
     names = ", ".join(f'"{letter}"' for letter in letters)
-    fields = (
-        *(
-            ReplyField(
-                f"{letter.lower()}_{field.name}",
-                field.shape,
-                field.description.format(letter=letter),
-            )
-            for letter in letters
-            for field in ANSWERS.fields
-        ),
-        ReplyField("reason", "passage", "in one or two sentences, why the best is the best"),
+    fields = [
         ReplyField(
-            "ranking",
-            "line",
-            f"{names} from best to worst, as B > A; = between those that are as good",
-        ),
-    )
+            f"{letter.lower()}_{field.name}", field.shape, field.description.format(letter=letter)
+        )
+        for letter in letters
+        for field in ANSWERS.fields
+    ]
+    order = f"{names} from best to worst, as B > A; = between those that are as good"
+    fields += [
+        ReplyField("reason", "passage", "in one or two sentences, why the best is the best"),
+        ReplyField("ranking", "line", order),
+    ]
     turns = question.history[-_MOST_TURNS:]
     history = [{"role": turn.role, "content": turn.content} for turn in turns]
     material = {
@@ -359,7 +349,7 @@ def build_ranking_prompt(
         "reference": question.reference,
         **{it: text[:_MOST_ANSWER_CHARS] for it, text in zip(letters, candidates, strict=True)},
     }
-    task = replace(ANSWERS, data=ANSWERS.data.format(names=names), fields=fields)
+    task = replace(ANSWERS, data=ANSWERS.data.format(names=names), fields=tuple(fields))
     return task.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(candidates))
 
 
@@ -369,11 +359,6 @@ class Opinion:
 
     marks: Sequence[Standing]
     reason: str
-
-    def find_best(self) -> set[int]:
-        """Return the numbers of the best answers."""
-        first = min(mark.place for mark in self.marks)
-        return {index for index, mark in enumerate(self.marks) if mark.place == first}
 
 
 def parse_opinion(reply: Reply | ModelError, order: Sequence[int]) -> Opinion:

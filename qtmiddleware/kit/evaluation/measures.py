@@ -7,11 +7,12 @@ Sources: Smucker, Allan and Carterette 2007 (randomisation test and bootstrap in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation.dataset import Qrels
+from qtmiddleware.kit.evaluation.formatting import format_points, to_json
 
 MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
 # Systems are compared by this measure: gain, significance and hurt rate.
@@ -27,20 +28,8 @@ SIGNIFICANT: Final = 0.05
 FEW: Final = 30
 _NUMBERS_AT_ONCE: Final = 4_000_000
 
-
-@dataclass(frozen=True, slots=True)
-class PerQuery:
-    """The values of measures, by the measure's name and question id."""
-
-    values: Mapping[str, Mapping[str, float]] = field(repr=False)
-
-    @property
-    def means(self) -> dict[str, float]:
-        """The mean of each measure over the questions; 0 if there are none."""
-        return {
-            name: sum(by_question.values()) / max(1, len(by_question))
-            for name, by_question in self.values.items()
-        }
+# The values of measures, by the measure's name and question id.
+PerQuery = Mapping[str, Mapping[str, float]]
 
 
 def evaluate(
@@ -59,7 +48,7 @@ def evaluate(
     questions = [question for question in qrels if run.get(question)]
     values = {name: dict.fromkeys(qrels, 0.0) for name in MEASURES}
     if not questions:
-        return PerQuery(values)
+        return values
     judged: dict[str, dict[str, int]] = {}
     scores: dict[str, dict[str, float]] = {}
     # trec_eval is written in C, and cuts or rejects some ids. It gets numbers instead.
@@ -73,7 +62,7 @@ def evaluate(
     }
     for result in ir_measures.iter_calc(list(names), judged, scores):
         values[names[result.measure]][questions[int(result.query_id)]] = float(result.value)
-    return PerQuery(values)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +71,11 @@ class Difference:
 
     Attributes:
         gain: The mean of the gains of the questions.
-        low: The lower end of the 95% bootstrap interval.
-        high: The upper end of the interval.
+        low, high: The ends of the 95% bootstrap interval.
         p: The p-value of the two-sided paired randomisation test.
         p_holm: The p-value after Holm's correction for all compared systems.
         tests: The number of tests that the correction is for.
+        gains: The gain of each question, by question id.
     """
 
     gain: float = 0.0
@@ -95,14 +84,50 @@ class Difference:
     p: float = 1.0
     p_holm: float = 1.0
     tests: int = 1
+    gains: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def is_significant(self) -> bool:
         """``True`` if the gain or loss is significant at 5 % after the correction."""
         return self.p_holm < SIGNIFICANT
 
+    @property
+    def better(self) -> int:
+        """The number of questions that got better."""
+        return sum(gain > 0 for gain in self.gains.values())
 
-def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
+    @property
+    def worse(self) -> int:
+        """The number of questions that got worse."""
+        return sum(gain < 0 for gain in self.gains.values())
+
+    def worst(self, count: int = 10) -> list[tuple[str, float]]:
+        """Return the ids and the (negative) gains of the questions that lost most."""
+        lost = [(id_, gain) for id_, gain in self.gains.items() if gain < 0]
+        return sorted(lost, key=lambda entry: (entry[1], entry[0]))[:count]
+
+    def format_gain(self) -> str:
+        """Return the gain in points with its interval, such as ``+12.3 [+8.1, +16.4]``."""
+        low, high = format_points(self.low), format_points(self.high)
+        return f"{format_points(self.gain)} [{low}, {high}]"
+
+    def describe_chance(self) -> str:
+        """Return whether the gain may be chance, and why if its interval does not include 0."""
+        if self.is_significant:
+            return "is more than chance"
+        if self.low <= 0 <= self.high:
+            return "may be chance"
+        why = f" after correction for {self.tests} comparisons" if self.tests > 1 else ""
+        p = self.p_holm
+        value = "p < .001" if p < 0.001 else f"p = {p:.2g}".replace("0.", ".", 1)
+        return f"may be chance ({value}{why})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as a dict, ready for JSON."""
+        return to_json(self, leave_out=("gains",))
+
+
+def difference(gains: Mapping[Any, float], *, seed: int = 0) -> Difference:
     """Return the mean of *gains*, one per question, with its interval and p-value.
 
     Raises `MissingExtra` if scipy is not installed.
@@ -112,12 +137,13 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
         from scipy import stats
     except ImportError as error:
         raise MissingExtra("scipy", "eval") from error
-    sample = np.asarray(gains, dtype=float)
+    gains = {id_: gain if abs(gain) > TOLERANCE else 0.0 for id_, gain in gains.items()}
+    sample = np.fromiter(gains.values(), dtype=float)
     if not sample.any():
-        return Difference()
+        return Difference(gains=gains)
     gain = float(sample.mean())
     if len(sample) == 1:
-        return Difference(gain, gain, gain)
+        return Difference(gain, gain, gain, gains=gains)
 
     def resample(test: Any, **options: Any) -> Any:
         return test(
@@ -134,14 +160,14 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     test = resample(stats.permutation_test, permutation_type="samples")
     # Rounding may swap the ends of an interval of equal gains.
     low, high = sorted((float(interval.low), float(interval.high)))
-    return Difference(gain, low, high, float(test.pvalue))
+    return Difference(gain, low, high, float(test.pvalue), gains=gains)
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return *p_values* after Holm's correction for their number."""
-    corrected: dict[str, float] = {}
-    least = 0.0
-    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda entry: entry[1])):
-        least = max(least, min(1.0, p * (len(p_values) - place)))
-        corrected[name] = least
+def holm(differences: Mapping[str, Difference]) -> dict[str, Difference]:
+    """Return *differences* with their p-values corrected after Holm for the number of tests."""
+    corrected: dict[str, Difference] = {}
+    least, count = 0.0, len(differences)
+    for place, name in enumerate(sorted(differences, key=lambda name: differences[name].p)):
+        least = max(least, min(1.0, differences[name].p * (count - place)))
+        corrected[name] = replace(differences[name], p_holm=least, tests=count)
     return corrected

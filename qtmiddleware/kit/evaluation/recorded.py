@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from math import ceil
@@ -26,12 +26,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.asking import parse_reply
-from qtmiddleware.kit.evaluation.dataset import (
-    Dataset,
-    name_line_in_errors,
-    parse_json_object,
-    read_lines,
-)
+from qtmiddleware.kit.evaluation.dataset import Dataset, name_place_in_errors, read_records
 from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.replies import Prices
@@ -47,34 +42,31 @@ _TURN_CHARS: Final = 200
 _log: Final = get_logger("qtmiddleware.llms")
 
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of the recording at *path*.
+def load_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of the recording at *path*.
 
     Raises `ConfigError` with the line number if a record cannot be read.
     """
-    for number, line in read_lines(path):
-        with name_line_in_errors(path, number):
-            record = parse_json_object(line)
+    records = []
+    for place, record in read_records(path):
+        with name_place_in_errors(path, place):
             if not isinstance(record.get("history") or [], list):
                 raise ValueError("must have a list as its history")
-        yield record
+        records.append(record)
+    return records
 
 
 class RecordedModel:
     """Replays replies from a recording, without delay.
 
     The model finds a record by the question's text and the last two messages before it, because
-    follow-ups such as "Why?" occur in several conversations. A question can also match the
-    ``standalone`` text of a record. The reply is JSON with those requested fields that the record
-    has.
+    follow-ups such as "Why?" occur in several conversations. The reply is JSON with those requested
+    fields that the record has.
 
     Args:
-        records: The records, as `read_records` yields them.
+        records: The records, as `load_records` returns them.
         queries: The query set: ``{"_id", "text", "metadata": {"history"}}`` per query.
         name: The name that the model reports.
-
-    Raises:
-        ConfigError: No record names its question, so the model cannot answer any prompt.
     """
 
     can_async = True
@@ -90,26 +82,17 @@ class RecordedModel:
         self._prices: Prices | None = None
         # The values by question and end of the history, then by mode. The mode "" has them all.
         self._known: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
-        self._by_standalone: dict[str, dict[str, dict[str, Any]]] = {}
         queries_by_id = {str(query["_id"]): query for query in queries}
-        records = list(records)
         for record in records:
             query = queries_by_id.get(str(record.get("_id", "")), {})
             history = record.get("history") or (query.get("metadata") or {}).get("history") or ()
             text = _normalise(record.get("query") or query.get("text"))
-            standalone = _normalise(record.get("standalone"))
-            modes: dict[str, dict[str, Any]] = {}
-            if text:
-                modes = self._known.setdefault(_make_key(text, history), modes)
-            if standalone:
-                self._by_standalone.setdefault(standalone, modes)
+            if not text:
+                continue
+            modes = self._known.setdefault(_make_key(text, history), {})
+            values = {field: value for field, value in record.items() if value}
             for mode in {"", str(record.get("mode") or "")}:
-                values = {field: value for field, value in record.items() if value}
                 modes.setdefault(mode, {}).update(values)
-        if records and not self._known and not self._by_standalone:
-            raise ConfigError(
-                f"none of the {len(records)} recorded replies names its query; pass queries="
-            )
 
     @classmethod
     def from_file(
@@ -120,12 +103,7 @@ class RecordedModel:
         Raises `ConfigError` if the recording cannot be read.
         """
         recording = Path(path)
-        return cls(read_records(recording), queries, name=f"recorded:{recording.stem}")
-
-    @property
-    def fields(self) -> frozenset[str]:
-        """The names of the fields that at least one question has."""
-        return frozenset(name for modes in self._known.values() for name in modes[""])
+        return cls(load_records(recording), queries, name=f"recorded:{recording.stem}")
 
     def priced_as(self, prices: Prices) -> RecordedModel:
         """Return a copy whose replies report tokens, four characters each, and their *prices*."""
@@ -140,8 +118,7 @@ class RecordedModel:
             ModelError: The reason is ``unrecorded`` if no record matches, and ``empty`` if the
                 record has none of the requested fields.
         """
-        text = _normalise(prompt.query)
-        modes = self._known.get(_make_key(text, prompt.history)) or self._by_standalone.get(text)
+        modes = self._known.get(_make_key(_normalise(prompt.query), prompt.history))
         if modes is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
         values = {**modes[""], **modes.get(prompt.mode, {})}
@@ -157,11 +134,7 @@ class RecordedModel:
         read, written = (ceil(len(it) / 4) for it in (prompt.system + prompt.user, reply))
         return Reply(reply, read, written, cost_usd=self._prices.compute_cost(read, written))
 
-    async def acomplete(
-        self,
-        prompt: Prompt,
-        deadline: Deadline,
-    ) -> Reply:
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the recorded reply to *prompt*. This is the async version of `complete`."""
         return self.complete(prompt, deadline)
 
@@ -175,10 +148,7 @@ def _make_key(text: str, history: Iterable[Any]) -> tuple[str, ...]:
     return text, *(turn[:_TURN_CHARS] for turn in turns[-_TURNS:])
 
 
-def _keep_valid_values(
-    values: Mapping[str, Any],
-    fields: Iterable[ReplyField],
-) -> dict[str, Any]:
+def _keep_valid_values(values: Mapping[str, Any], fields: Iterable[ReplyField]) -> dict[str, Any]:
     """Return the *values* of *fields* that are valid. Long lists are cut."""
     kept: dict[str, Any] = {}
     for field in fields:
@@ -186,10 +156,11 @@ def _keep_valid_values(
         if field.shape == "list" and isinstance(value, list):
             texts = [item for item in value if isinstance(item, str) and item.strip()]
             value = texts[: field.max_items or None]
-        elif field.shape == "list" or not (isinstance(value, str) and value.strip()):
-            continue
-        kept[field.name] = value
-    return {name: value for name, value in kept.items() if value}
+        elif field.shape == "list" or not _normalise(value):
+            value = None
+        if value:
+            kept[field.name] = value
+    return kept
 
 
 def _normalise(text: Any) -> str:
@@ -224,7 +195,7 @@ class RecordingModel:
                 f"the replies cannot be recorded in {path}: {error.strerror}", path="record"
             ) from error
         # Nothing is appended to a file that is no recording.
-        list(read_records(self._path))
+        load_records(self._path)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the kept reply to *prompt*, or ask the model. Its errors pass through."""
@@ -266,15 +237,12 @@ class RecordingModel:
             _log.warning(message, prompt.mode, path, why, event="reply_not_recorded")
 
 
-def load_recording(
-    dataset: Dataset,
-    path: Path,
-) -> tuple[RecordedModel, Dataset]:
+def load_recording(dataset: Dataset, path: Path) -> tuple[RecordedModel, Dataset]:
     """Return the recording at *path* as a model, and the questions of *dataset* that it contains.
 
     Raises `ConfigError` if the recording cannot be read, or has no question of *dataset*.
     """
-    lines = list(read_records(path))
+    lines = load_records(path)
     # Two questions may have the same text. If the recording has ids, the id decides.
     data = dataset.only({str(line.get("_id")) for line in lines})
     if not data.questions:

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation import figures
+from qtmiddleware.kit.evaluation.formatting import format_duration
 from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.preprocessing.text import format_count
 
@@ -68,10 +68,10 @@ class ShadowReport:
                 f" calls, {record['tokens']:,.0f} tokens; {price}."
             ),
             (
-                f"Half of the questions take {figures.format_duration(ours['median'])} instead of"
-                f" {figures.format_duration(plain['median'])}, 95 of 100 at most"
-                f" {figures.format_duration(ours['p95'])} instead of"
-                f" {figures.format_duration(plain['p95'])}."
+                f"Half of the questions take {format_duration(ours['median'])} instead of"
+                f" {format_duration(plain['median'])}, 95 of 100 at most"
+                f" {format_duration(ours['p95'])} instead of"
+                f" {format_duration(plain['p95'])}."
             ),
             f"{record['degraded']:.1%} are degraded.",
         )

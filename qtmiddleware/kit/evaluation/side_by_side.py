@@ -17,8 +17,15 @@ from qtmiddleware.kit.check import configure_function
 from qtmiddleware.kit.evaluation.compare import Progress
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.judge import RankedAnswers, RankedSystems, rank
-from qtmiddleware.kit.evaluation.system import System, open_system
-from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, OWN, Settings, chosen
+from qtmiddleware.kit.evaluation.systems import (
+    BASELINE,
+    MEASURED,
+    OWN,
+    Settings,
+    System,
+    chosen,
+    open_system,
+)
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.retrieval.movement import Movements, explain_movement
@@ -98,7 +105,6 @@ def ask_systems(
     client: Any = None,
     arguments: Mapping[str, Any] | None = None,
     top_k: int | None = None,
-    seed: int = 0,
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
 ) -> SideBySide:
@@ -118,7 +124,6 @@ def ask_systems(
         client: The model client for a plain *fn*.
         arguments: Other keyword arguments for every call of *fn*.
         top_k: The number of passages to ask for. Default: the default of *fn*.
-        seed: The seed of the order in which the judge sees the answers.
         progress: Receives the system's name, the number of questions done and the total number.
         options: Options for wrapping a plain *fn*, as in `WrapOptions`.
 
@@ -173,11 +178,15 @@ def ask_systems(
             for name in functions
         }
         tell = None if progress is None else partial(progress, "judging answers")
-        return SideBySide(asked, rank(listed, texts, judge, seed=seed, progress=tell))
+        return SideBySide(asked, rank(listed, texts, judge, progress=tell))
 
 
 def _ask_system(
-    name: str, system: System, question: Question, *, wants_answer: bool
+    name: str,
+    system: System,
+    question: Question,
+    *,
+    wants_answer: bool,
 ) -> SystemAnswer:
     start, retrieval, answer, problem = perf_counter(), None, None, None
     try:

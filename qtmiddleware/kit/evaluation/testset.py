@@ -1,8 +1,7 @@
 """Let a language model write a test set: a data set of questions about your passages.
 
 A question is kept if the model, asked once more, finds it answered in its passage. The questions
-are not users' questions, so each question and the README of the data set say that the set is
-synthetic.
+are not users' questions, so each question says that it is synthetic.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -34,6 +32,8 @@ ATTEMPTS: Final = 4
 # A passage to ask about has at least this many words.
 MIN_WORDS: Final = 20
 _AT_ONCE: Final = 8
+# The time limit per prompt.
+_SECONDS: Final = 30.0
 _PASSAGE_CHARS: Final = 8_000
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
@@ -90,26 +90,6 @@ CHECK: Final = Task(
     rules=("Go by the passage alone, not by what you know besides.",),
     fields=(ReplyField("answers", "line", '"yes" or "no"'),),
 )
-_README: Final = """
-# {name}: a synthetic test set
-
-{questions} questions about {passages} passages. **No user asked them**: a language model ({models})
-wrote each question from one passage, and found it answered there.
-
-Trust this set to tell a system that is clearly better on these documents from one that is clearly
-worse. Do not trust it
-
-- as the quality that users will see: these questions are clear, fit one passage and have an answer,
-- to judge differences of a few points,
-- for questions that need several passages, follow up on a conversation, or have no answer here,
-- for systems that use the same model, which may understand its own questions best,
-- as complete: a passage that answers a question in other words is not marked as relevant.
-
-Replace it by real questions, judged by people, as soon as there are some.
-
-The layout is that of BEIR: `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`. In a question's
-metadata, `passage` is the passage it was made of and `answer` what that passage says.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +125,14 @@ def generate(
     count: int = 100,
     seed: int = 0,
     name: str = "synthetic",
-    timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
     """Build a data set of *passages* and of questions that *model* writes about some of them.
 
-    The chosen passages cover as many documents as possible. If a question is dropped, another
-    passage is tried, at most `ATTEMPTS` per wanted question, so there may be fewer than *count*. A
-    question's metadata has ``synthetic``, the ``answer``, the id of its ``passage`` and the
-    ``model``. This passage and all passages with the same text get grade 1.
+    If a question is dropped, another passage is tried, at most `ATTEMPTS` per wanted question, so
+    there may be fewer than *count*. A question's metadata has ``synthetic``, the ``answer``, the id
+    of its ``passage`` and the ``model``. This passage and all passages with the same text get
+    grade 1.
 
     Args:
         passages: The passages.
@@ -161,7 +140,6 @@ def generate(
         count: The number of questions wanted.
         seed: The seed that draws the passages to ask about.
         name: The data set's name.
-        timeout: Seconds allowed per prompt.
         progress: Receives the number of questions so far and the number wanted.
 
     Raises:
@@ -174,7 +152,7 @@ def generate(
             f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words",
             path="passages",
         )
-    runner = PromptRunner(model, timeout)
+    runner = PromptRunner(model, _SECONDS)
     questions: list[Question] = []
     qrels: dict[str, dict[str, int]] = {}
     dropped: Counter[str] = Counter()
@@ -196,20 +174,12 @@ def generate(
             }
         if progress is not None:
             progress(len(questions), count)
-        errors = [draft.error for draft in drafts if draft.error is not None]
-        if len(errors) < len(drafts):
+        error = drafts[0].error
+        if error is None or not all(draft.error for draft in drafts):
             continue
         # The model failed for every passage, so it is down.
-        error = errors[0]
         if not questions:
             raise error
-        _log.warning(
-            "writing questions stopped after %d (%s)",
-            len(questions),
-            error.reason,
-            event="model_given_up",
-            reason=error.reason,
-        )
         break
     dataset = Dataset(name, tuple(passages), tuple(questions), qrels)
     return Generated(dataset, asked, dict(dropped.most_common()), runner.cost_usd)
@@ -233,7 +203,11 @@ def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Dr
     return drafts
 
 
-def _read_members(draft: _Draft, reply: Reply | ModelError, names: Sequence[str]) -> dict[str, Any]:
+def _read_members(
+    draft: _Draft,
+    reply: Reply | ModelError,
+    names: Sequence[str],
+) -> dict[str, Any]:
     """Return the members of *reply*. If there are none, *draft* gets its fault."""
     if isinstance(reply, ModelError):
         draft.fault, draft.error = reply.reason, reply
@@ -298,29 +272,11 @@ def passages_of(
     return tuple(passages.values())
 
 
-def draw_passages(
-    passages: Sequence[Passage],
-    seed: int,
-) -> list[Passage]:
-    """Return the passages to ask about in random order, one of each document in turn.
-
-    Passages with few words or with the same text are left out.
-    """
-    chance = Random(seed)
-    seen: set[str] = set()
-    documents: dict[object, list[Passage]] = {}
-    for passage in passages:
-        words = split_terms(passage.text)
-        if passage.text not in seen and len(words) >= MIN_WORDS:
-            seen.add(passage.text)
-            source = passage.metadata.get("source")
-            key = source if isinstance(source, str) else ("", passage.id)
-            documents.setdefault(key, []).append(passage)
-    order = list(documents.values())
-    chance.shuffle(order)
-    for document in order:
-        chance.shuffle(document)
-    return [passage for turn in zip_longest(*order) for passage in turn if passage is not None]
+def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
+    """Return the passages to ask about in random order, without short and repeated ones."""
+    by_text = {passage.text: passage for passage in passages}
+    long = [it for it in by_text.values() if len(split_terms(it.text)) >= MIN_WORDS]
+    return Random(seed).sample(long, len(long))
 
 
 def write(dataset: Dataset, folder: Path) -> None:
@@ -328,13 +284,6 @@ def write(dataset: Dataset, folder: Path) -> None:
 
     Raises `ConfigError` if the folder cannot be written.
     """
-    models = {str(it.metadata["model"]) for it in dataset.questions if "model" in it.metadata}
-    readme = _README.lstrip().format(
-        name=dataset.name,
-        questions=f"{len(dataset.questions):,}",
-        passages=f"{len(dataset.passages):,}",
-        models=", ".join(f"`{model}`" for model in sorted(models)) or "its name is not known",
-    )
     corpus = (
         {"_id": passage.id, "title": "", "text": passage.text, "metadata": dict(passage.metadata)}
         for passage in dataset.passages
@@ -351,7 +300,6 @@ def write(dataset: Dataset, folder: Path) -> None:
         _write_lines(target / "corpus.jsonl", map(_dump, corpus))
         _write_lines(target / "queries.jsonl", (_dump(it.to_record()) for it in dataset.questions))
         _write_lines(target / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *judged))
-        _write_lines(target / "README.md", readme.splitlines())
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise ConfigError(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question
-from qtmiddleware.kit.evaluation.report import build_environment
+from qtmiddleware.kit.evaluation.report import load_template
 from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.kit.playground.view import build_cards, compare_places, write_headline
@@ -17,7 +15,6 @@ from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Message
 
 if TYPE_CHECKING:
-    import jinja2
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -99,7 +96,7 @@ class Page:
             asked = replace(state, question=question.text, history=question.history)
             return asked.format_link(self.tiers.shown)
 
-        return _load_template().render(
+        return load_template(__package__, "cli", "page.html.jinja").render(
             page=self,
             state=state,
             is_asked=is_asked,
@@ -126,11 +123,3 @@ def _find_answers(question: Question, dataset: Dataset) -> frozenset[str] | None
     if best <= 0:
         return None
     return frozenset(id_ for id_, grade in grades.items() if grade == best)
-
-
-@cache
-def _load_template() -> jinja2.Template:
-    def read(name: str) -> str:
-        return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-    return build_environment(read, "cli").get_template("page.html.jinja")

@@ -11,7 +11,7 @@ from zlib import crc32
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.kit.check import describe_error
 from qtmiddleware.kit.documents.pieces import describe_chunk_location
-from qtmiddleware.kit.evaluation import figures
+from qtmiddleware.kit.evaluation.formatting import format_dollars, format_duration, join_names
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.kit.playground.tiers import Tier, Tiers
@@ -122,7 +122,7 @@ def build_cards(asked: AskedQuestion, tiers: Tiers, answer_ids: Collection[str])
         config = json.dumps(values, indent=2, ensure_ascii=False)
         movements = asked.explain(answer.system)
         if answer.retrieval is None or movements is None:
-            took = figures.format_duration(answer.seconds * 1e3)
+            took = format_duration(answer.seconds * 1e3)
             problem = "" if answer.error is None else describe_error(answer.error)
             cards.append(Card(tier=tier, config=config, took=took, problem=problem))
         else:
@@ -175,9 +175,9 @@ def _build_card(
         tier=tier,
         config=config,
         summary=summary,
-        took=f"{'' if is_baseline else '+'}{figures.format_duration(took)}",
+        took=f"{'' if is_baseline else '+'}{format_duration(took)}",
         calls=calls,
-        cost="unknown" if trace.cost_usd is None else figures.format_dollars(trace.cost_usd),
+        cost="unknown" if trace.cost_usd is None else format_dollars(trace.cost_usd),
         degradations=[_describe_degradation(note) for note in retrieval.degradations],
         rows=rows,
         texts=list(_list_texts(retrieval)),
@@ -264,7 +264,7 @@ def _describe_degradation(degradation: Degradation) -> str:
 
 
 def _describe_stage(stage: Stage) -> str:
-    time = figures.format_duration(stage.ms)
+    time = format_duration(stage.ms)
     return time if stage.status == "ok" else f"{time}, {stage.status}"
 
 
@@ -308,9 +308,7 @@ def _describe_answer(baseline: Card, others: Sequence[Card], answer_count: int) 
         return f"{subject} is {where}."
     where = f"{baseline.place} in the plain list" if is_listed else "not in the plain list"
     # Losses come before gains, because a reader must not miss them.
-    changes = [
-        f"{way} with {figures.join_names(ways[way])}" for way in ("worse", "better") if way in ways
-    ]
+    changes = [f"{way} with {join_names(ways[way])}" for way in ("worse", "better") if way in ways]
     return f"{subject} is {where}: {', '.join(changes)}."
 
 
@@ -326,7 +324,7 @@ def _describe_changes(cards: Sequence[Card]) -> str:
             change = "give{} the plain list"
         names.setdefault(change, []).append(card.tier.name)
     clauses = [
-        f"{figures.join_names(tiers)} {change.format('s' if len(tiers) == 1 else '')}"
+        f"{join_names(tiers)} {change.format('s' if len(tiers) == 1 else '')}"
         for change, tiers in names.items()
     ]
     return f"{'; '.join(clauses)}. Nobody judged which passage answers."

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.kit.evaluation import FREE, USUAL
+from qtmiddleware.kit.evaluation.systems import FREE, USUAL
 from tests.support.bench_world import reply
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer

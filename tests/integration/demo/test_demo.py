@@ -8,15 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from qtmiddleware.kit.demo import load_dataset, load_recorded_model
-from qtmiddleware.kit.evaluation import (
-    TOP_K,
-    USUAL,
-    Comparison,
-    chosen,
-    index_system,
-    measure_systems,
-)
+from qtmiddleware.kit.evaluation import Comparison
 from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.evaluation.compare import measure
+from qtmiddleware.kit.evaluation.measures import TOP_K
+from qtmiddleware.kit.evaluation.systems import USUAL, chosen, index_system
 from qtmiddleware.providers.embedding import CallableEmbedder
 from tests.support.command_line import Ended, qtm
 
@@ -32,7 +28,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory, embedder: CallableEmbed
     data = load_dataset()
     with open_index(data, tmp_path_factory.mktemp("demo"), embedder) as store:
         system = index_system(store, embedder, load_recorded_model(), top_k=TOP_K)
-        return measure_systems(system, data, chosen(ASSERTED))
+        return measure(system.with_each(chosen(ASSERTED)), data)
 
 
 def test_no_default_does_worse_than_the_plain_search(comparison: Comparison) -> None:

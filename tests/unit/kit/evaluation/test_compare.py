@@ -12,15 +12,9 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, ModelError, WrapError
-from qtmiddleware.kit.evaluation import (
-    FREE,
-    Comparison,
-    Dataset,
-    Question,
-    Run,
-    measure,
-    run_of,
-)
+from qtmiddleware.kit.evaluation import Comparison, Dataset, Question, Run, measure
+from qtmiddleware.kit.evaluation.measures import MEASURES
+from qtmiddleware.kit.evaluation.systems import FREE, read_run
 from qtmiddleware.protocols import Passage, Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
@@ -58,7 +52,7 @@ def test_a_plain_function_is_compared_under_what_needs_no_model() -> None:
     found = compare(retrieve, QUERIES, QRELS, progress=lambda *step: told.append(step))
     assert [score.name for score in found.systems] == list(FREE)
     assert (found.questions, found.passages, found.baseline) == (3, None, "off")
-    assert set(found["off"].means) == set(qtm.evaluation.MEASURES)
+    assert set(found["off"].means) == set(MEASURES)
     assert told[:4] == [*(("off", done, 3) for done in (1, 2, 3)), ("preprocessed as text", 1, 3)]
 
 
@@ -231,7 +225,7 @@ def test_passages_are_found_by_their_text_where_the_judgements_have_other_ids() 
         return [row["metadata"]["text"] for row in search(query, 9)]
 
     for fn in (retrieve, texts):
-        found = compare(fn, questions, qrels, [])["off"].per_query.values["R@10"]
+        found = compare(fn, questions, qrels, [])["off"].per_query["R@10"]
         assert found == {"0": 1.0, "1": 1.0, "2": 0.0}
 
 
@@ -241,7 +235,7 @@ def test_no_id_can_crash_the_measures_or_be_taken_for_another(odd: str) -> None:
     queries = {odd: "which?", f"{odd}x": "which?"}
     qrels = {odd: {f"{odd}2": 1}, f"{odd}x": {f"{odd}0": 1}}
     found = compare(lambda query, top_k=10: rows[:top_k], queries, qrels, [])
-    assert found["off"].per_query.values["MRR@10"] == pytest.approx({odd: 1 / 3, f"{odd}x": 1.0})
+    assert found["off"].per_query["MRR@10"] == pytest.approx({odd: 1 / 3, f"{odd}x": 1.0})
 
 
 # --- the figures ----------------------------------------------------------------------------------
@@ -281,7 +275,7 @@ def test_the_figures_are_shares_and_means_of_the_questions() -> None:
     assert score.means["nDCG@10"] == pytest.approx((3 + 1 / log2(5)) / 5)
     assert (score.llm_calls, score.degraded) == (4, 1)
     assert (score.added_ms, score.usd_per_thousand) == pytest.approx((500, 1.6))
-    assert [id_ for id_, _ in score.worst()] == ["e", "d"]
+    assert [id_ for id_, _ in score.difference.worst()] == ["e", "d"]
     assert (found["off"].hurt_rate, found["off"].usd_per_thousand) == (0.0, 0.0)
     # Two systems were tested.
     first = found["first"].difference
@@ -315,7 +309,9 @@ class Accounted(ScriptedModel):
 def test_a_run_holds_what_a_call_took_with_the_time_of_replayed_replies() -> None:
     def run_with(transformation: str, model: Any) -> Run:
         config = {"transformationType": transformation}
-        return run_of(qtm.QueryMiddleware(config, client=model).wrap(search).retrieve(QUERY, 4))
+        return read_run(
+            qtm.QueryMiddleware(config, client=model).wrap(search).retrieve(QUERY, 4), {}
+        )
 
     run = run_with("rewrite", Accounted(scripted))
     assert (run.llm_calls, run.cost_usd, run.searches) == (2, 0.5, 2)

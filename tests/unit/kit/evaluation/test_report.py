@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from html import unescape
 from html.parser import HTMLParser
 
-from qtmiddleware.kit.evaluation import (
-    Difference,
-    Run,
-    report_comparison,
-    verdict,
-)
+from qtmiddleware.kit.evaluation import Difference, Run, report_comparison, verdict
 from qtmiddleware.kit.evaluation.report import HEADINGS, rows
 from tests.support.report_world import comparison, data, run, score, several
 
@@ -23,28 +17,23 @@ MARKUP = "<script>hacked = 1</script>|`*_[x](http://a.b)\u202e\x1b[31m"
 
 
 def paid(gains: Mapping[str, float], cost: float | None) -> dict[str, Run]:
-    return {question: run(question, calls=1, cost=cost) for question in gains}
+    return {question: run(question, calls=1, cost=cost, ms=1240.0) for question in gains}
 
 
 def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     runs = paid(GAINS, 0.0005)
-    best = score("combined", dict.fromkeys(GAINS, 0.2), ms=1240.0, runs=runs)
+    best = score("combined", dict.fromkeys(GAINS, 0.2), runs=runs)
     found = comparison(best, score("rules", GAINS))
     assert verdict(found) == (
         "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
-        "“combined” gains 20.0 points of nDCG@10 (95% interval +18.0 to +22.0) over “off”. It adds "
-        "1.2 s (median) and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
-        "Without a model, “rules” gains +5.0 [+3.0, +7.0]."
+        "“combined” gains 20.0 points of nDCG@10 (95% interval +18.0 to +22.0) over “off”. It calls "
+        "the model 1.00 times per question, for $0.50 per 1,000 questions. Without a model, “rules” "
+        "gains +5.0 [+3.0, +7.0], which is more than chance."
     )
-    replayed = replace(found, counts_model_time=False)
-    for said in (verdict(replayed), report_comparison(replayed).to_markdown()):
-        assert "without the model’s own time" in said
-    said = verdict(comparison(score("rules", GAINS)))
-    assert said.startswith(RULES)
-    assert said.endswith("It adds 0.2 ms (median) and calls no model.")
+    assert verdict(comparison(score("rules", GAINS))).startswith(RULES)
     best = score("combined", GAINS, runs=paid(GAINS, None))
     said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
-    assert "unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which may be" in said
+    assert "for – per 1,000 questions. Without a model, “rules” gains +5.0 [+3.0, +7.0], wh" in said
     below = {"q1": 0.05, "q2": 0.05, "q3": -0.02, "q4": 0.0}
     assert verdict(comparison(score("rules", below))).startswith(
         "2 of 4 questions get better and 1 gets worse. “rules” gains 2.0"
@@ -55,9 +44,10 @@ def test_what_may_be_chance_does_not_win_and_the_reason_is_told_beside_an_interv
     None
 ):
     lucky = score("lucky", dict.fromkeys(GAINS, 0.4), is_significant=False)
-    broken = replace(score("combined", dict.fromkeys(GAINS, 0.4)), degraded=len(GAINS))
+    failing = {question: Run((), degraded=True) for question in GAINS}
+    broken = score("combined", dict.fromkeys(GAINS, 0.4), runs=failing)
     assert verdict(comparison(lucky, broken, score("rules", GAINS))).startswith(RULES)
-    chance = Difference(0.05, 0.03, 0.07, 0.09, 0.18, tests=2)
+    chance = Difference(0.05, 0.03, 0.07, 0.09, 0.18, tests=2, gains=GAINS)
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     found = comparison(replace(score("lucky", GAINS), difference=chance), worse)
     assert verdict(found) == (
@@ -84,7 +74,7 @@ def test_the_table_has_the_figures_of_each_system() -> None:
 # --- the report -----------------------------------------------------------------------------------
 
 
-def test_a_report_shows_the_questions_that_got_worse_most_with_what_was_found_and_missed() -> None:
+def test_a_report_shows_the_questions_that_got_worse_most_with_what_was_found() -> None:
     gains = {"q1": -0.2, "q2": 0.3, "q3": 0.3}
     runs = {it: run(it, ids=("p2",), variants=[("rewrite", f"new {it}", 0.7)]) for it in gains}
     found = comparison(score("rules", gains, runs=runs), notes=["A note."])
@@ -96,7 +86,7 @@ def test_a_report_shows_the_questions_that_got_worse_most_with_what_was_found_an
         "### words of question q1",
         "-20.0. q1: nDCG@10 0.500 to 0.300",
         "* rewrite new q1",
-        "Relevant, but not among the first ten of rules:\n\n* p1 A title: words of passage p1",
+        "rules found:\n\n* p2 A title: words of passage p2",
     ):
         assert said in text, said
 
@@ -120,7 +110,7 @@ class Page(HTMLParser):
 def test_the_page_is_one_file_that_loads_nothing_and_tells_what_markdown_tells() -> None:
     found = several()
     page = report_comparison(found, data(found)).to_html()
-    assert "default-src 'none'; style-src 'sha256-" in unescape(page)
+    assert "default-src 'none'; style-src 'unsafe-inline';" in page
     parsed = Page(page)
     assert parsed.tags.isdisjoint({"script", "img", "link", "iframe", "a"})
     shown = " ".join(parsed.texts)

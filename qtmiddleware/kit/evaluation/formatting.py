@@ -8,8 +8,7 @@ from math import floor, isfinite, log10
 from typing import Any, Final
 
 from qtmiddleware.config.settings import to_camel_case
-from qtmiddleware.kit.evaluation.measures import Difference
-from qtmiddleware.preprocessing.text import clean_text, shorten_text
+from qtmiddleware.preprocessing.text import shorten_text
 
 # Reports show at most this many characters of a system's name.
 NAME_LENGTH: Final = 120
@@ -20,8 +19,7 @@ def format_number(number: float | None, digits: int = 2) -> str:
     """Format a number with so many decimals, such as ``1,204.00``."""
     if number is None or not isfinite(number):
         return UNKNOWN
-    text = f"{number:,.{digits}f}"
-    return text.removeprefix("-") if not text.strip("-0.,") else text
+    return f"{number:,.{digits}f}"
 
 
 def format_points(gain: float) -> str:
@@ -35,31 +33,9 @@ def format_size(gain: float) -> str:
     return format_points(abs(gain)).removeprefix("+")
 
 
-def format_gain(difference: Difference) -> str:
-    """Format a difference in points with its interval, such as ``+12.3 [+8.1, +16.4]``."""
-    low, high = format_points(difference.low), format_points(difference.high)
-    return f"{format_points(difference.gain)} [{low}, {high}]"
-
-
-def describe_chance(difference: Difference) -> str:
-    """Return whether *difference* may be chance, and why if its interval does not include 0."""
-    if difference.is_significant:
-        return "is more than chance"
-    if difference.low <= 0 <= difference.high:
-        return "may be chance"
-    p, count = difference.p_holm, difference.tests
-    why = f" after correction for {count} comparisons" if count > 1 else ""
-    value = "p < .001" if p < 0.001 else f"p = {p:.2g}".replace("0.", ".", 1)
-    return f"may be chance ({value}{why})"
-
-
 def format_share(share: float) -> str:
-    """Format a share from 0 to 1 as a percentage, such as ``5%``, ``<1%`` or ``>99%``."""
-    if 0.0 < share < 0.005:
-        return "<1%"
-    if 0.995 <= share < 1.0:
-        return ">99%"
-    return f"{100 * share:.0f}%"
+    """Format a share from 0 to 1 as a percentage, such as ``5%`` or ``<1%``."""
+    return "<1%" if 0.0 < share < 0.005 else f"{100 * share:.0f}%"
 
 
 def format_milliseconds(ms: float) -> str:
@@ -102,12 +78,6 @@ def join_names(names: Iterable[str]) -> str:
     """Return *names* as an English list, such as ``off, rules and hyde``."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def shorten_start(text: str, max_length: int) -> str:
-    """Return *text*, cut at its start, because ids often differ only at the end."""
-    whole = clean_text(text)
-    return whole if len(whole) <= max_length else "…" + whole[1 - max_length :].lstrip()
 
 
 def to_json(
