@@ -18,6 +18,8 @@ from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold_case
 
+WordSet = frozenset[str]
+
 Phrase = tuple[tuple[frozenset[str], bool], ...]
 """A phrase: for each position, the allowed words and whether the position is optional."""
 
@@ -47,44 +49,44 @@ class Lexicon:
     """
 
     language: str
-    stop: frozenset[str] = frozenset()
-    articles: frozenset[str] = frozenset()
-    verbs: frozenset[str] = frozenset()
-    elisions: frozenset[str] = frozenset()
-    negations: frozenset[str] = frozenset()
-    homographs: frozenset[str] = frozenset()
-    acronyms: frozenset[str] = frozenset()
-    pronouns: frozenset[str] = frozenset()
-    references: frozenset[str] = frozenset()
-    closings: frozenset[str] = frozenset()
-    strong: frozenset[str] = frozenset()
-    weak: frozenset[str] = frozenset()
-    starters: frozenset[str] = frozenset()
-    openers: frozenset[str] = frozenset()
+    stop: WordSet = frozenset()
+    articles: WordSet = frozenset()
+    verbs: WordSet = frozenset()
+    elisions: WordSet = frozenset()
+    negations: WordSet = frozenset()
+    homographs: WordSet = frozenset()
+    acronyms: WordSet = frozenset()
+    pronouns: WordSet = frozenset()
+    references: WordSet = frozenset()
+    closings: WordSet = frozenset()
+    strong: WordSet = frozenset()
+    weak: WordSet = frozenset()
+    starters: WordSet = frozenset()
+    openers: WordSet = frozenset()
     lead_ins: Phrases = field(default_factory=dict)
     kept_phrases: Phrases = field(default_factory=dict)
     removed_phrases: Phrases = field(default_factory=dict)
     greetings: Phrases = field(default_factory=dict)
-    extra: frozenset[str] = frozenset()
+    extra: WordSet = frozenset()
     nouns_are_capitalised: bool = False
-    titles: frozenset[str] = frozenset()
+    titles: WordSet = frozenset()
     chatter: tuple[str, ...] = ()
-    talk: frozenset[str] = frozenset()
-    function_words: frozenset[str] = frozenset()
+    talk: WordSet = frozenset()
+    function_words: WordSet = frozenset()
     endings: tuple[str, ...] = ()
-    denials: frozenset[str] = frozenset()
+    denials: WordSet = frozenset()
     denial_patterns: tuple[str, ...] = ()
     negation_patterns: tuple[str, ...] = ()
     no_negations: tuple[str, ...] = ()
-    exclusions: frozenset[str] = frozenset()
+    exclusions: WordSet = frozenset()
     refusals: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     abbreviations: tuple[str, ...] = ()
     no_answer: str = ""
     dates: Mapping[str, Any] = field(default_factory=dict)
-    removable: frozenset[str] = field(init=False)
-    all_removable: frozenset[str] = field(init=False)
+    removable: WordSet = field(init=False)
+    all_removable: WordSet = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "removable", self.stop - self.negations)
@@ -139,7 +141,7 @@ def _build_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
         "verbs": [*classes.get("auxiliaries", ()), *classes.get("modals", ())],
     }
     readers = {
-        "frozenset[str]": _fold_words,
+        "WordSet": _fold_words,
         "tuple[str, ...]": tuple,
         "Phrases": compile_phrases,
     }
@@ -151,9 +153,7 @@ def _build_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     return Lexicon(language, **values)
 
 
-def adjust_lexicon(
-    lexicon: Lexicon, kept_words: frozenset[str], extra_words: frozenset[str]
-) -> Lexicon:
+def adjust_lexicon(lexicon: Lexicon, kept_words: WordSet, extra_words: WordSet) -> Lexicon:
     """Return a copy of *lexicon* whose rules keep *kept_words* and remove *extra_words*.
 
     A word in both sets is kept. All words are in lower case.
@@ -195,12 +195,12 @@ def adjust_lexicon(
     )
 
 
-def _fold_words(words: Iterable[str]) -> frozenset[str]:
+def _fold_words(words: Iterable[str]) -> WordSet:
     # A single call for all words is faster than a call per word.
     return frozenset(filter(None, fold_case("\n".join(words)).split("\n")))
 
 
-def read_user_words(words: Collection[str], setting_name: str) -> frozenset[str]:
+def read_user_words(words: Collection[str], setting_name: str) -> WordSet:
     """Return the user's *words* in lower case, with single spaces inside phrases.
 
     Raises:

@@ -183,12 +183,12 @@ def _locate_tokens(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
             for kind, left, right, is_before_punctuation in _locate_tokens(piece)
         ]
     left, right = _trim_punctuation(chunk)
-    bare_text = chunk[left:right]
-    if kind := find_token_kind(bare_text):
+    bare = chunk[left:right]
+    if kind := find_token_kind(bare):
         return [(kind, left, right, right < len(chunk))]
     return [
         (find_token_kind(match.group()) or "word", left + match.start(), left + match.end(), True)
-        for match in _compile_piece_pattern(bare_text.isascii()).finditer(bare_text)
+        for match in _compile_piece_pattern(bare.isascii()).finditer(bare)
     ]
 
 
@@ -206,29 +206,29 @@ def _trim_punctuation(chunk: str) -> tuple[int, int]:
     return left, right + (is_call or is_dotted)
 
 
-def find_token_kind(bare_text: str) -> TokenKind | None:
+def find_token_kind(bare: str) -> TokenKind | None:
     """Return the kind of a text without outer punctuation; ``None`` if it has several tokens."""
     # Most words end here, before any pattern is tried.
-    if bare_text.isalpha():
-        return _classify_letters(bare_text)
-    straight = bare_text.translate(APOSTROPHES)
+    if bare.isalpha():
+        return _classify_letters(bare)
+    straight = bare.translate(APOSTROPHES)
     owner = straight.removesuffix("'s")
     if owner != straight and find_token_kind(owner) == "identifier":
         return "identifier"
     if WORD.fullmatch(straight):
         return "acronym" if PLURAL.fullmatch(straight) else _classify_compound(straight)
-    if ADDRESS.fullmatch(bare_text):
+    if ADDRESS.fullmatch(bare):
         return "url"
-    if _compile_number_pattern().fullmatch(bare_text):
+    if _compile_number_pattern().fullmatch(bare):
         return "number"
-    if bare_text.casefold() in SLASHED_WORDS:
+    if bare.casefold() in SLASHED_WORDS:
         return "word"
-    if DOTTED.fullmatch(bare_text):
+    if DOTTED.fullmatch(bare):
         # Unlike U.S., "e.g." and "p.m." need not stay as they are.
-        return "word" if bare_text.islower() else "identifier"
-    if any(pattern.fullmatch(bare_text) for pattern in (FLAG, CALL, PATH)):
+        return "word" if bare.islower() else "identifier"
+    if any(pattern.fullmatch(bare) for pattern in (FLAG, CALL, PATH)):
         return "identifier"
-    return "identifier" if CODE.fullmatch(bare_text) and _is_code(bare_text) else None
+    return "identifier" if CODE.fullmatch(bare) and _is_code(bare) else None
 
 
 def _is_code(text: str) -> bool:

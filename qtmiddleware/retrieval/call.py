@@ -76,7 +76,7 @@ class Call:
             the model returns at least two of them, this call does not search for them.
         observation: The operation that this retrieval is part of.
         hooks: The user's functions that receive the finished `Retrieval`.
-        uses_keyword_evidence: Whether the candidates are scored by keywords.
+        uses_keywords: Whether the candidates are scored by keywords.
         uses_reranker: Whether a reranker scores the first candidates.
     """
 
@@ -96,15 +96,15 @@ class Call:
     has_parts: bool = False
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
-    uses_keyword_evidence: bool = field(init=False)
+    uses_keywords: bool = field(init=False)
     uses_reranker: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set `uses_keyword_evidence` and `uses_reranker` from the settings."""
+        """Set `uses_keywords` and `uses_reranker` from the settings."""
         settings = self.settings
         merges = self.fusion_row.merges
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
-        self.uses_keyword_evidence = merges and weighs
+        self.uses_keywords = merges and weighs
         self.uses_reranker = merges and settings.rerank.enabled
 
     @property
@@ -113,7 +113,7 @@ class Call:
         settings = self.settings
         if (limit := settings.limits.max_searches) is not None:
             return limit
-        weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
+        weighs_words = self.uses_keywords and settings.keyword_evidence.variants > 0
         if not weighs_words or settings.llm.sub_query_style != "simple":
             return None
         return settings.transform.max_searches
@@ -155,7 +155,7 @@ class Call:
             return None
         settings = self.settings
         width = max(
-            settings.keyword_evidence.candidates if self.uses_keyword_evidence else 0,
+            settings.keyword_evidence.candidates if self.uses_keywords else 0,
             settings.rerank.rerank_top_k if self.uses_reranker else 0,
         )
         return width if self.top_k < width and self.learned.widening.is_allowed else None

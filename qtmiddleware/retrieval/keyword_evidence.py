@@ -75,16 +75,16 @@ def rerank_by_keywords(state: State, fusion: FusionResult, variants: VariantResu
     or if nothing in the texts and metadata matches.
     """
     fused, trace = fusion.fused, state.trace
-    if not state.call.uses_keyword_evidence:
+    if not state.call.uses_keywords:
         return fused
     began, times = trace.measure_elapsed(), state.read_times(variants.texts)
     keywords = _collect_weighted_keywords(state, variants)
     candidates = fused.items[: state.settings.keyword_evidence.candidates or None]
     passages = [candidate.passage for candidate in candidates]
-    original_scores = fusion.own_ranking.scores
+    own_scores = fusion.own_ranking.scores
     evidence = None
     if len(passages) > 1:
-        evidence = _collect_evidence(state, variants, times, keywords, passages, original_scores)
+        evidence = _collect_evidence(state, variants, times, keywords, passages, own_scores)
     if times.needs_today and times.periods and state.today is not None:
         trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {state.today}")
     if evidence is not None:
@@ -118,7 +118,7 @@ def _collect_evidence(
     times: Times,
     keywords: WeightedKeywords,
     passages: Sequence[Passage],
-    original_scores: Sequence[float | None],
+    own_scores: Sequence[float | None],
 ) -> _WordEvidence | None:
     """Return the evidence in the texts and metadata of *passages*; ``None`` if there is none."""
     call, trace, language = state.call, state.trace, state.query.language
@@ -136,11 +136,11 @@ def _collect_evidence(
         texts = add_glossary_terms(terms, texts)
     weight = state.settings.keyword_evidence.weight
     if len(keywords) > 1 or weight is not None:
-        evidence = _score_all_words(keywords, texts, original_scores, weight)
+        evidence = _score_all_words(keywords, texts, own_scores, weight)
     else:
         # A search that returns fewer passages than it was asked for has returned all there are.
         search_width = call.search_width or call.top_k
-        is_whole = search_width is not None and len(original_scores) < search_width
+        is_whole = search_width is not None and len(own_scores) < search_width
         held_dates = [word for word in times.words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
         titled = [_prepend_title(*pair) for pair in zip(passages, texts, strict=True)]
@@ -203,7 +203,7 @@ def _order_by_evidence(
 def _score_all_words(
     keywords: WeightedKeywords,
     texts: Sequence[str | None],
-    original_scores: Sequence[float | None],
+    own_scores: Sequence[float | None],
     weight: float | None,
 ) -> _WordEvidence | None:
     """Return the evidence of the words of all queries; ``None`` if no text contains any of them.
@@ -223,8 +223,8 @@ def _score_all_words(
     if not matching:
         return None
     if weight is None:
-        known = [score for score in original_scores if score is not None]
-        has_ranks = len(known) == len(original_scores) and are_reciprocal_ranks(known)
+        known = [score for score in own_scores if score is not None]
+        has_ranks = len(known) == len(own_scores) and are_reciprocal_ranks(known)
         weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS if has_ranks else WEIGHT_OF_VARIANTS
     largest = max(part for _, part in matching)
     divisor = sum((part / largest) ** OVERLAP for _, part in matching) ** (1.0 / OVERLAP)

@@ -163,7 +163,7 @@ class _Explainer:
     """The ranks of one retrieval's passages in all its lists, and the reasons in words."""
 
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
-        self._retrieval = retrieval
+        self._found = retrieval
         self._searches = [_rank(ranking.keys) for ranking in retrieval.rankings]
         self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
         self._shares: dict[Key, float] = {}
@@ -192,9 +192,9 @@ class _Explainer:
     def explain(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of one passage; *place* is its final rank."""
         keywords: tuple[str, ...] = ()
-        if self._retrieval.evidence and key in self._shares:
-            words = " ".join(group for group, _ in self._retrieval.evidence.keywords)
-            language = self._retrieval.evidence.language
+        if self._found.evidence and key in self._shares:
+            words = " ".join(group for group, _ in self._found.evidence.keywords)
+            language = self._found.evidence.language
             keywords = find_matching_words(words, match.text or "", language)
         movement = Movement(
             match=match,
@@ -202,7 +202,7 @@ class _Explainer:
             before=self._plain.get(key),
             hits=tuple(
                 Hit(search, ranking.variant.kind, self._searches[search][key])
-                for search, ranking in enumerate(self._retrieval.rankings)
+                for search, ranking in enumerate(self._found.rankings)
                 if key in self._searches[search]
             ),
             last_place=self._reranked.get(key),
@@ -254,7 +254,7 @@ class _Explainer:
             quoted = (f"'{word}'" for word in words)
             yield f"holds {_join_texts(quoted)}"
         if self._matched.get(key):
-            notes = [note for stage, note in self._retrieval.trace.notes if stage == "metadata"]
+            notes = [note for stage, note in self._found.trace.notes if stage == "metadata"]
             yield f"its metadata match {_join_texts(notes or ['the question'])}"
 
 

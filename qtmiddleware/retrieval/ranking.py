@@ -107,7 +107,7 @@ def measure_confidence(
         return Standing(None, problem="the scores of a page tell nothing about the question")
     ranking = fusion.question_ranking or fusion.own_ranking
     coverage = None if evidence is None else evidence.coverage
-    if coverage is None and state.call.uses_keyword_evidence:
+    if coverage is None and state.call.uses_keywords:
         texts = [passage.text for passage in ranking.passages[:LEADING]]
         coverage = measure_leading_coverage(question_keywords, texts, state.query.language)
     signals = measure_confidence_signals(
@@ -120,9 +120,7 @@ def measure_confidence(
 
 def record_text_presence(state: State, fusion: FusionResult, ranked: FusedList) -> None:
     """Remember whether the function's passages contain texts, which keywords and rerankers need."""
-    if state.learned.holds_text or not (
-        state.call.uses_keyword_evidence or state.call.uses_reranker
-    ):
+    if state.learned.holds_text or not (state.call.uses_keywords or state.call.uses_reranker):
         return
     passages = [fused.passage for fused in fusion.fused.items]
     if ranked is not fusion.fused or any(map(has_text, passages)):
@@ -166,19 +164,17 @@ async def rerank_candidates(fused: FusedList, state: State, services: Services) 
     return replace(fused, items=items, rerank_scores=rerank_scores)
 
 
-def _read_rerank_scores(
-    outcome: Outcome[Any], passage_count: int, state: State
-) -> list[float] | None:
-    """Return the reranker's scores: a list, tuple or array of *passage_count* finite numbers."""
+def _read_rerank_scores(outcome: Outcome[Any], count: int, state: State) -> list[float] | None:
+    """Return the reranker's scores: a list, tuple or array of *count* finite numbers."""
     if outcome.has_succeeded:
         value: Any = outcome.value
         scores = value.tolist() if hasattr(value, "tolist") else value
-        if isinstance(scores, list | tuple) and len(scores) == passage_count:
+        if isinstance(scores, list | tuple) and len(scores) == count:
             numbers = [number for number in map(convert_to_float, scores) if number is not None]
-            if len(numbers) == passage_count:
+            if len(numbers) == count:
                 state.trace.record_stage("rerank", outcome.seconds, began=outcome.began)
                 return numbers
-        wanted = f"one finite number for each of {passage_count} passages"
+        wanted = f"one finite number for each of {count} passages"
         outcome.error = ModelError("unparsable", f"the reranker must return {wanted}")
     detail = outcome.detail
     if isinstance(outcome.error, QtMiddlewareError) and is_raised_by_package(outcome.error):
@@ -219,9 +215,7 @@ def build_result(
     own_result = results[0]
     settings = call.settings
     shows_fused_scores = settings.scores == "fused"
-    if len(results) == 1 and not (
-        call.uses_keyword_evidence or call.uses_reranker or shows_fused_scores
-    ):
+    if len(results) == 1 and not (call.uses_keywords or call.uses_reranker or shows_fused_scores):
         # Nothing changes the list: return the function's own response, repeated passages included.
         response = own_result.response
         return response, read_matches(own_result.ranking.variant, response, call)
