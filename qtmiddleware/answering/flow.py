@@ -30,7 +30,7 @@ from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.transform_stage import record_cost
 from qtmiddleware.runtime.io import IO, Bulkhead, Outcome, Threads, drive, make_async_io
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.services import Performer, Piece, Services, stream_reply
+from qtmiddleware.runtime.services import Piece, Searcher, Services, stream_reply
 from qtmiddleware.transforms.prompt import (
     append_digest,
     find_user_instruction,
@@ -528,17 +528,20 @@ class AnswerStream:
     retrieval: Retrieval
     answer: Answer
 
-    def __init__(self, flow: AnswerFlow, performer: Performer, *, is_async: bool) -> None:
-        self._pieces = self._iterate(flow, performer, make_async_io if is_async else Threads)
+    def __init__(
+        self, flow: AnswerFlow, bulkhead: Bulkhead, searcher: Searcher, *, is_async: bool
+    ) -> None:
+        make_io = partial(make_async_io if is_async else Threads, bulkhead)
+        self._pieces = self._iterate(flow, searcher, make_io)
         if not is_async:
             drive(self._pieces.asend(None))
 
     async def _iterate(
-        self, flow: AnswerFlow, performer: Performer, make_io: Callable[[Bulkhead], IO]
+        self, flow: AnswerFlow, searcher: Searcher, make_io: Callable[[], IO]
     ) -> AsyncGenerator[str, None]:
         """Yield an empty piece once there are passages, and then the pieces of the answer."""
         # Tasks belong to the event loop that runs when they begin.
-        services = Services(make_io(performer.bulkhead), performer)
+        services = Services(make_io(), searcher)
         async with aclosing(flow.stream(services)) as events:
             async for event in events:
                 if isinstance(event, Retrieval):

@@ -128,7 +128,7 @@ class TransformStage:
         if model is not None and (error := model.find_blocking_error()) is not None:
             self._record_skipped_model_call(error.reason)
             return Transformed(NOTHING, (Degradation("transform", error.reason, str(error)),))
-        asks = [partial(services.ask, prompt, deadline) for prompt in request.prompts]
+        asks = [partial(services.ask, prompt, deadline, model) for prompt in request.prompts]
         request.read_replies(await services.gather(asks, deadline), self._trace)
         self._record_relevance()
         texts = request.repair_or_drop_texts(

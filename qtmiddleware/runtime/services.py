@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, closing
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from qtmiddleware.errors import ModelError, WrapError, convert_to_model_error
+from qtmiddleware.errors import WrapError, convert_to_model_error
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, RetrievalHook, StreamingModel
 from qtmiddleware.runtime.io import (
     IO,
@@ -59,31 +59,13 @@ class Search:
     initial: dict[str, Ranking] = field(default_factory=dict)
 
 
-class Performer(Protocol):
-    """Calls the wrapped function and the model of one call."""
-
-    @property
-    def bulkhead(self) -> Bulkhead:
-        """The threads that perform all calls except the original search."""
-
-    @property
-    def model(self) -> LanguageModel | None:
-        """The language model; ``None`` if no model is configured."""
-
-    async def search(self, search: Search, services: Services) -> Any:
-        """Return the wrapped function's response to *search*."""
+Searcher = Callable[[Search, "Services"], Awaitable[Any]]
+"""A coroutine function that returns the wrapped function's response to a `Search`."""
 
 
-class ModelOnly:
-    """A `Performer` for flows that only call the model."""
-
-    def __init__(self, model: LanguageModel | None, bulkhead: Bulkhead | None = None) -> None:
-        self.model = model
-        self.bulkhead = bulkhead or Bulkhead()
-
-    async def search(self, *_: Any) -> Any:
-        """Raise `WrapError`, because there is no wrapped function."""
-        raise WrapError("there is no wrapped function to search")
+async def refuse_search(*_: Any) -> Any:
+    """Raise `WrapError`, because there is no wrapped function."""
+    raise WrapError("there is no wrapped function to search")
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -97,14 +79,14 @@ class Services:
     """
 
     io: IO
-    performer: Performer
+    searcher: Searcher = refuse_search
     limit: int = 1
     observation: Observation = NOT_OBSERVED
     busy: int = 0
 
     def within(self, observation: Observation, limit: int) -> Services:
         """Return these services for the operation of *observation*, whose parts the calls are."""
-        return Services(self.io, self.performer, limit, observation)
+        return Services(self.io, self.searcher, limit, observation)
 
     async def gather(self, works: Sequence[Work[T]], deadline: Deadline) -> list[Outcome[T]]:
         """Do *works* and return their outcomes, with at most `limit` calls at once in all."""
@@ -120,7 +102,7 @@ class Services:
             content=search.text,
         ) as observation:
             services = self.within(observation, self.limit)
-            return observation.keep_result(await self.performer.search(search, services))
+            return observation.keep_result(await self.searcher(search, services))
 
     async def embed(self, embedder: Any, texts: Sequence[str]) -> Any:
         """Return one vector of *embedder* per text."""
@@ -130,19 +112,14 @@ class Services:
                 return observation.keep_result(await embedder.aembed(texts, self.limit))
             return observation.keep_result(embedder.embed(texts, self.limit))
 
-    async def ask(
-        self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None
-    ) -> Reply:
-        """Return the reply of *model*, or of the performer's own model, to *prompt*."""
-        model = model or self.performer.model
-        if model is None:
-            raise ModelError("unavailable", "no language model is configured")
+    async def ask(self, prompt: Prompt, deadline: Deadline, model: Any) -> Reply:
+        """Return the reply of *model* to *prompt*."""
         # A deadline of its own, because a model that nobody waits for any more has to know.
         deadline = Deadline(deadline.at)
         on_abandon(lambda _: deadline.cancel())
         with self.observe_model(prompt, model) as observation:
             if can_await(model, self.io):
-                reply = await model.acomplete(prompt, deadline)
+                reply: Reply = await model.acomplete(prompt, deadline)
             else:
                 reply = await self.io.blocking(partial(model.complete, prompt, deadline))
             return observation.keep_result(reply)
@@ -239,11 +216,11 @@ async def _read_pieces(
         await services.io.blocking(read_in_thread)
 
 
-def run(flow: Flow[T], performer: Performer) -> T:
+def run(flow: Flow[T], bulkhead: Bulkhead, searcher: Searcher = refuse_search) -> T:
     """Run *flow* to its end and return its result. Blocks the calling thread."""
-    return drive(flow(Services(Threads(performer.bulkhead), performer)))
+    return drive(flow(Services(Threads(bulkhead), searcher)))
 
 
-async def arun(flow: Flow[T], performer: Performer) -> T:
+async def arun(flow: Flow[T], bulkhead: Bulkhead, searcher: Searcher = refuse_search) -> T:
     """Run *flow* to its end and return its result, without blocking the running loop."""
-    return await flow(Services(make_async_io(performer.bulkhead), performer))
+    return await flow(Services(make_async_io(bulkhead), searcher))

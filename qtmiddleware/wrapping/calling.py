@@ -27,7 +27,6 @@ from qtmiddleware.wrapping.engine import Engine
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedding import CallableEmbedder
-    from qtmiddleware.providers.llms.governed import GovernedModel
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -68,11 +67,13 @@ class Caller:
 
     def retrieve(self) -> Retrieval:
         """Return the finished retrieval."""
-        return self.finish_retrieval(run(partial(retrieve, self.call), self))
+        return self.finish_retrieval(run(partial(retrieve, self.call), self.bulkhead, self.search))
 
     async def aretrieve(self) -> Retrieval:
         """Return the finished retrieval, without blocking the event loop."""
-        return self.finish_retrieval(await arun(partial(retrieve, self.call), self))
+        return self.finish_retrieval(
+            await arun(partial(retrieve, self.call), self.bulkhead, self.search)
+        )
 
     def make_shadow(self) -> Caller:
         """Return a caller that really changes the results, tells no hook and has no shadow."""
@@ -86,11 +87,6 @@ class Caller:
     def bulkhead(self) -> Bulkhead:
         """The thread pool for all work except the search for the original query."""
         return self.engine.bulkhead
-
-    @property
-    def model(self) -> GovernedModel:
-        """The model that transforms questions."""
-        return self.engine.model
 
     async def search(self, search: Search, services: Services) -> Any:
         """Call the function for the text of *search*, and return its response.

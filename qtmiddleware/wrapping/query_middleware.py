@@ -28,8 +28,8 @@ from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.io import gather_results
-from qtmiddleware.runtime.services import Flow, ModelOnly, Services, arun, run
+from qtmiddleware.runtime.io import Bulkhead, gather_results
+from qtmiddleware.runtime.services import Flow, Services, arun, run
 from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls
 from qtmiddleware.wrapping.calling import Function
@@ -385,7 +385,7 @@ class QueryMiddleware(CopiedAsItself):
 
     def _prepare_transform(
         self, query: str | Iterable[str], *, history: Any = None, config: Any = None
-    ) -> tuple[Flow[Any], ModelOnly]:
+    ) -> tuple[Flow[Any], Bulkhead]:
         conversation = read_history(history)
         engine = self.engine.override((config,) if config else ())
         # Check all queries before the first model call, so that an invalid one costs nothing.
@@ -411,7 +411,7 @@ class QueryMiddleware(CopiedAsItself):
             return await gather_results(services.io, works, limit)
 
         flow: Flow[Any] = partial(transform, calls[0]) if is_one else transform_all
-        return flow, ModelOnly(engine.model, engine.bulkhead)
+        return flow, engine.bulkhead
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened, not those you passed."""

@@ -81,7 +81,8 @@ class ShadowRuns:
         flow, outcome = partial(retrieve, caller.call), "failed"
         try:
             is_async = caller.function.is_async
-            retrieval = await arun(flow, caller) if is_async else run(flow, caller)
+            work = flow, caller.bulkhead, caller.search
+            retrieval = await arun(*work) if is_async else run(*work)
             self._log(caller, plain, retrieval)
             outcome = "finished"
         except Exception as error:

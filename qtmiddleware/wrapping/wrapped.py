@@ -168,25 +168,26 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
                 Exceptions that `retrieve` raises pass through.
         """
         flow, caller = self._prepare_answer(args, kwargs, awaited="aanswer")
-        return run(flow.answer, caller)
+        return run(flow.answer, caller.bulkhead, caller.search)
 
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
         flow, caller = self._prepare_answer(args, kwargs)
-        return await arun(flow.answer, caller)
+        return await arun(flow.answer, caller.bulkhead, caller.search)
 
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
         flow, caller = self._prepare_answer(args, kwargs, awaited="astream_answer")
-        return AnswerStream(flow, caller, is_async=False)
+        return AnswerStream(flow, caller.bulkhead, caller.search, is_async=False)
 
     def astream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """Return a stream of the answer for ``async for``; the search starts with it."""
         from qtmiddleware.answering import AnswerStream
 
-        return AnswerStream(*self._prepare_answer(args, kwargs), is_async=True)
+        flow, caller = self._prepare_answer(args, kwargs)
+        return AnswerStream(flow, caller.bulkhead, caller.search, is_async=True)
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Report how qtmiddleware reads this function, and what it changes for a question.
@@ -290,7 +291,8 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         if problem is not None and problem.reason != "nested":
             raise build_query_error(problem, self._function.binding.argument)
         # An answer has no pages.
-        call = replace(caller.call, page="")
+        # A synthesis asks the model for sub-queries whatever the settings say.
+        call = replace(caller.call, page="", model=caller.engine.model)
         return AnswerFlow(call, caller.engine.chat_model, caller.finish_retrieval), caller
 
     def _make_calls(

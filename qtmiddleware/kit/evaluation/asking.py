@@ -14,8 +14,8 @@ from qtmiddleware.errors import (
     convert_to_model_error,
 )
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.runtime.io import Outcome
-from qtmiddleware.runtime.services import ModelOnly, Services, run
+from qtmiddleware.runtime.io import Bulkhead, Outcome
+from qtmiddleware.runtime.services import Services, run
 from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
 from qtmiddleware.transforms.replies import READ_CHARS, read_json, strip_thoughts
 from qtmiddleware.types import Deadline
@@ -65,7 +65,7 @@ class PromptRunner:
         """Ask *model*, and wait for its replies for *timeout* seconds."""
         self.cost_usd: float | None = 0.0
         self._model = model
-        self._performer = ModelOnly(model)
+        self._bulkhead = Bulkhead()
         self._timeout = timeout
 
     def run_prompts(
@@ -79,10 +79,10 @@ class PromptRunner:
 
         async def ask_all(services: Services) -> list[Outcome[Reply]]:
             deadline = Deadline.after(self._timeout)
-            asks = [partial(services.ask, prompt, deadline) for prompt in prompts]
+            asks = [partial(services.ask, prompt, deadline, self._model) for prompt in prompts]
             return await services.io.gather(asks, deadline, len(asks))
 
-        return [self._read_outcome(outcome) for outcome in run(ask_all, self._performer)]
+        return [self._read_outcome(outcome) for outcome in run(ask_all, self._bulkhead)]
 
     def _read_outcome(
         self,

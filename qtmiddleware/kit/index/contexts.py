@@ -17,7 +17,8 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
-from qtmiddleware.runtime.services import ModelOnly, Services, run
+from qtmiddleware.runtime.io import Bulkhead
+from qtmiddleware.runtime.services import Services, run
 from qtmiddleware.transforms.chatter import is_chatter, is_refusal
 from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_user_instruction
 from qtmiddleware.transforms.replies import read_json, strip_thoughts
@@ -151,7 +152,7 @@ class ContextWriter:
                 key: prompt for key, prompt in by_key.items() if self._find_context(key) is None
             }
             if missing:
-                self.written += run(partial(self._ask_for_all, missing), ModelOnly(None))
+                self.written += run(partial(self._ask_for_all, missing), Bulkhead())
             for passage, key in zip(group, keys, strict=True):
                 context = self._find_context(key)
                 self.failed += context is None
