@@ -207,14 +207,11 @@ _PROXIES: Final = ("all_proxy", "https_proxy", "http_proxy")
 
 @contextmanager
 def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
-    """Explain why an HTTP client could not be created.
+    """Explain why an HTTP client could not be created in this ``with`` block.
 
-    Create the client inside a ``with`` block of this context manager. If this fails because of an
-    environment variable for certificates or proxies, the context manager raises the error that
-    *make_error* returns. Other exceptions pass through.
-
-    *make_error* receives a sentence that says what to do. The sentence names the variable, but
-    never its value, which may contain a password.
+    If an environment variable for certificates or proxies is to blame, raises the error that
+    *make_error* returns for a sentence that names the variable, but never its value, which may
+    contain a password. Other exceptions pass through.
     """
     try:
         yield
@@ -236,11 +233,7 @@ def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Ite
 
 
 def convert_to_model_error(error: BaseException | None) -> ModelError:
-    """Return *error* as a `ModelError`.
-
-    The reason is ``timeout`` for ``None`` (a call abandoned at its deadline), ``cancelled`` for
-    asyncio's `CancelledError` and the like, and ``unavailable`` for any other exception.
-    """
+    """Return *error* as a `ModelError`; ``None`` stands for a call abandoned at its deadline."""
     if isinstance(error, ModelError):
         return error
     if error is None:

@@ -171,9 +171,9 @@ class Trace:
         *,
         began: float | None = None,
     ) -> None:
-        """Record that the stage *name* took *seconds*.
+        """Record that the stage *name* took *seconds*, by default until now.
 
-        *began* is its start as `time.perf_counter` returned it. By default, it ended just now.
+        *began* is its start as `time.perf_counter` returned it.
         """
         started = self.measure_elapsed() - seconds if began is None else began - self._began
         # A duration longer than the retrieval would give a start before the retrieval.
@@ -255,12 +255,9 @@ class Query(FrozenDataclass):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Variant(FrozenDataclass):
-    """One text to search for.
+    """One text to search for. Its *kind* is ``original``, ``rewrite`` or the like.
 
-    Attributes:
-        kind: ``original``, or the kind of text, such as ``rewrite``.
-        text: The text.
-        weight: The weight of this search's ranking in the fusion.
+    *weight* is the weight of this search's ranking in the fusion.
     """
 
     kind: VariantKind
@@ -354,10 +351,7 @@ class Ranking(FrozenDataclass):
 class Degradation(FrozenDataclass):
     """One problem that made a result differ from what was requested, without any query text.
 
-    Attributes:
-        stage: The stage in which the problem happened.
-        reason: The reason in one word.
-        detail: A description of the problem.
+    *stage* is where the problem happened, *reason* is one word, and *detail* describes it.
     """
 
     stage: str
