@@ -57,9 +57,7 @@ def cut_into_chunks(
     White space belongs to the chunk before it.
 
     With the boundary ``"character"``, the chunks are ``document[i : i + size]`` for each *i* of
-    ``range(0, len(document), size - overlap)``.
-
-    *overlap* is less than *size*.
+    ``range(0, len(document), size - overlap)``. *overlap* must be less than *size*.
     """
     text = "".join(pieces)
     if not text.strip():

@@ -114,10 +114,7 @@ class Converter:
 
 
 def read_file(path: Path) -> list[Piece]:
-    """Return the pieces of the document at *path*, read in this process.
-
-    Raises `UnreadableDocument` for everything that is wrong with the document, and `MissingExtra`.
-    """
+    """Return the pieces of the document at *path*, read in this process."""
     extension = path.suffix.casefold()
     try:
         with open_regular_file(path, follow_link=False) as file:

@@ -95,10 +95,7 @@ class OpenAIEmbedder:
         return self._dimension or len(self.embed(["dimension"])[0])
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*.
-
-        Raises `EmbeddingError` on failure.
-        """
+        """Return one vector per text, in the order of *texts*, or raise `EmbeddingError`."""
         vectors: list[list[float]] = []
         for start in range(0, len(texts), _BATCH):
             # The service rejects an empty text.

@@ -118,10 +118,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
 class ContextWriter:
     """Lets *model* write contexts, and saves each context in *ledger* as it arrives.
 
-    Attributes:
-        version: the prompt's version and the model's name, on which all contexts depend.
-        written: the number of contexts that the model wrote.
-        failed: the number of chunks that are left without a context.
+    *written* contexts came from the model, and *failed* chunks are left without one.
     """
 
     def __init__(self, model: LanguageModel, ledger: Ledger, settings: Settings) -> None:

@@ -1,7 +1,6 @@
 """Search by vectors and by words at the same time, and merge the results of both searches.
 
-The vector search gets the unchanged question. The word search gets keywords, which rules extract
-from the question. Without question words, vector searches get worse and word searches get better.
+The vector search gets the question, and the word search gets keywords from the question.
 
 ``hybrid.method`` sets how a passage's merged score is computed:
 
@@ -46,13 +45,11 @@ class Hybrid:
     ``"namespace"``, if the passage has one, and the scores of both searches, ``"vector_score"`` and
     ``"bm25_score"``, which are ``None`` for a search that did not find the passage.
 
-    The two weights are divided by their sum. Merged scores are therefore 0 to 1 with the method
-    ``weighted``, and 0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or results
-    that are not sorted by score, the ranks replace the scores.
+    Merged scores are 0 to 1 with the method ``weighted``, and 0 to 1 / (rrf_k + 1) with ``rrf``. If
+    a search returns no scores, or results that are not sorted by score, the ranks replace them.
 
-    Both searches run at the same time, the word search in a daemon thread. A search with weight 0
-    is not run. An exception from the vector search is raised to the caller. If the word search
-    fails, only the vector search's passages are returned, and a warning is logged.
+    A search with weight 0 is not run. An exception from the vector search is raised to the caller.
+    If the word search fails, only the vector search's passages are returned, with a warning.
 
     Args:
         vector_search: a function of ``(query, top_k)``, and ``filter=`` if the call has a filter.

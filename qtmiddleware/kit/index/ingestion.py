@@ -147,8 +147,8 @@ def ingest(
     are skipped, and deleted documents are removed. A document that cannot be read is reported, and
     its old chunks stay. Documents of other data paths in the same index are not changed.
 
-    If the run is killed or interrupted, the next run completes the work, without embedding a text
-    or asking for a context twice. Counts are logged to ``qtmiddleware.ingest``.
+    If the run is killed, the next run completes the work, without embedding a text or asking for a
+    context twice.
 
     Args:
         data_path: a file, a folder or a glob. By default, the setting ``dataPath``.
@@ -202,11 +202,7 @@ def ingest(
 
 @dataclass(slots=True)
 class _Document:
-    """A new or changed document, with the identity under which the ledger knows it.
-
-    Attributes:
-        keys: The hash of each passage's text, in the order of *passages*.
-    """
+    """A new or changed document; *keys* are the hashes of its passages' texts."""
 
     file: str
     name: str

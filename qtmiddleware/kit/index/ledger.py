@@ -36,8 +36,7 @@ _TABLES: Final = (
 class Ledger:
     """The SQLite database at *path* that has the documents, vectors and contexts of an index.
 
-    Only one process at a time can open the database. If this process ends for any reason, the
-    operating system releases the lock. Methods raise `StoreError` if the database fails.
+    Only one process at a time can open the database. Methods raise `StoreError`.
     """
 
     def __init__(self, path: str) -> None:

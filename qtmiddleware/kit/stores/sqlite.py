@@ -280,11 +280,7 @@ class SQLiteStore:
     def _load(
         self, connection: sqlite3.Connection, *, with_metadata: bool
     ) -> tuple[list[str], Any, Sequence[Any]]:
-        """Return ids, vectors and metadata, in one order; the file is read only after a change.
-
-        The metadata is empty unless it was read. Odd values in the file raise an error, which
-        `_open_transaction` makes a `StoreError`.
-        """
+        """Return ids, vectors and metadata, in one order; the file is read only after a change."""
         import numpy as np
 
         with self._cache_lock:
@@ -334,7 +330,8 @@ def extract_words(text: str, *, for_index: bool) -> list[str]:
         # The pattern below finds the same words, but takes ten times as long.
         runs = [("", word) for word in re.findall("[a-z0-9]+", text.lower())]
     else:
-        runs = regex.findall(_WORDS, unicodedata.normalize("NFKC", text).casefold())
+        normal = unicodedata.normalize("NFKC", text).casefold()
+        runs = regex.findall(_WORDS, normal)
     words: list[str] = []
     for unspaced, word in runs:
         if word:
