@@ -62,7 +62,6 @@ class PromptRunner:
     """Asks a model several prompts at a time, and adds up what the replies cost."""
 
     def __init__(self, model: LanguageModel, timeout: float) -> None:
-        """Ask *model*, and wait for its replies for *timeout* seconds."""
         self.cost_usd: float | None = 0.0
         self._model = model
         self._bulkhead = Bulkhead()

@@ -163,7 +163,6 @@ class Comparison:
     asked: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __getitem__(self, name: str) -> SystemScore:
-        """Return the figures of the system called *name*. Raises `KeyError` if it is unknown."""
         return {system.name: system for system in self.systems}[name]
 
     @property

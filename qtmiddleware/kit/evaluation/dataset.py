@@ -247,7 +247,6 @@ class _Builder:
             self.add_grade(question_id, str(id_), _parse_grade(grade))
 
     def _parse_judgements(self, fields: dict[str, Any]) -> tuple[dict[Any, Any], dict[str, str]]:
-        """Return the grades of the right passages and their texts, both by id."""
         texts = _parse_texts(_find(fields, _TEXTS_NAMES))
         ids = _find(fields, _IDS_NAMES)
         if isinstance(ids, dict):
@@ -350,7 +349,6 @@ def _parse_grade(value: Any) -> int:
 def _parse_context(
     record: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> tuple[tuple[Message, ...], dict[str, Any]]:
-    """Return the history and the metadata of a question."""
     metadata = _read_metadata(record)
     history = fields.get("history", metadata.pop("history", None))
     try:
@@ -383,7 +381,6 @@ def _load_folder(
     *,
     needs_judgements: bool,
 ) -> Dataset:
-    """Return the questions of a data set's folder, and its judgements if there are some."""
     builder, queries = _Builder(), root / "queries.jsonl"
     for place, record in read_records(queries, _FOLDER):
         with name_place_in_errors(queries, place):
@@ -430,7 +427,6 @@ def _parse_passage(record: Mapping[str, Any]) -> Passage:
 
 
 def _read_questions(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the content of each row or record of *file*."""
     text = read_text(file)
     if file.suffix.lower() in TABLES:
         yield from _read_table(file, text)

@@ -148,7 +148,10 @@ def _make_key(text: str, history: Iterable[Any]) -> tuple[str, ...]:
     return text, *(turn[:_TURN_CHARS] for turn in turns[-_TURNS:])
 
 
-def _keep_valid_values(values: Mapping[str, Any], fields: Iterable[ReplyField]) -> dict[str, Any]:
+def _keep_valid_values(
+    values: Mapping[str, Any],
+    fields: Iterable[ReplyField],
+) -> dict[str, Any]:
     """Return the *values* of *fields* that are valid. Long lists are cut."""
     kept: dict[str, Any] = {}
     for field in fields:
@@ -237,7 +240,10 @@ class RecordingModel:
             _log.warning(message, prompt.mode, path, why, event="reply_not_recorded")
 
 
-def load_recording(dataset: Dataset, path: Path) -> tuple[RecordedModel, Dataset]:
+def load_recording(
+    dataset: Dataset,
+    path: Path,
+) -> tuple[RecordedModel, Dataset]:
     """Return the recording at *path* as a model, and the questions of *dataset* that it contains.
 
     Raises `ConfigError` if the recording cannot be read, or has no question of *dataset*.

@@ -99,7 +99,6 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _write_verdict(comparison: Comparison) -> tuple[str, str]:
-    """Return a headline, and the sentences below it."""
     base, winner = comparison[comparison.baseline], _find_winner(comparison)
     name, before = quote_name(base.name), _count_right_first(base)
     total = format_count(comparison.questions, "question")
@@ -132,7 +131,6 @@ def _describe_price(comparison: Comparison, winner: SystemScore) -> str:
 
 
 def _find_winner(comparison: Comparison) -> SystemScore | None:
-    """Return the system with the largest significant gain; ``None`` if there is none."""
     return _find_largest_gain(
         score
         for score in _list_working(comparison)

@@ -73,7 +73,6 @@ class AskedQuestion:
     systems: tuple[SystemAnswer, ...]
 
     def __getitem__(self, name: str) -> SystemAnswer:
-        """Return the result of the system called *name*. Raises `KeyError` if it is unknown."""
         return {result.system: result for result in self.systems}[name]
 
     def explain(self, name: str) -> Movements | None:

@@ -185,7 +185,10 @@ def generate(
     return Generated(dataset, asked, dict(dropped.most_common()), runner.cost_usd)
 
 
-def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
+def _write_drafts(
+    passages: Sequence[Passage],
+    runner: PromptRunner,
+) -> list[_Draft]:
     drafts = [_Draft(passage) for passage in passages]
     prompts = [build_question_prompt(passage) for passage in passages]
     for draft, reply in zip(drafts, runner.run_prompts(prompts), strict=True):

@@ -56,13 +56,6 @@ def test_a_plain_function_is_compared_under_what_needs_no_model() -> None:
     assert told[:4] == [*(("off", done, 3) for done in (1, 2, 3)), ("preprocessed as text", 1, 3)]
 
 
-def test_ids_that_no_search_returns_are_named_as_they_may_be_misspelt() -> None:
-    qrels = {**QRELS, "food": {"food": 1, "fodo": 1}}
-    (note,) = compare(retrieve, QUERIES, qrels).notes
-    assert note.startswith("No search returned 1 relevant passage: fodo. Correct the id")
-    assert compare(retrieve, QUERIES, QRELS).notes == ()
-
-
 def test_the_baseline_is_the_plain_function_with_the_same_calls() -> None:
     asked: list[tuple[str, int, str]] = []
 
