@@ -32,7 +32,8 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
     with show_warnings(hidden_events=["retrieval_degraded"]):
         for _ in range(2):
             logger.warning("the index\n%s is damaged", "\x1b[31mi.sqlite", event="index_damaged")
-            sampler.log(logger, "retrieval degraded", ["llm timeout"])
+            reasons = {"llm timeout": "late"}
+            sampler.log(logger, "retrieval_degraded", reasons, message="retrieval degraded")
         logger.info("nothing happened")
     logger.warning("nobody listens")
     noted = capsys.readouterr().err.splitlines()
