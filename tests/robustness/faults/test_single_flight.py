@@ -109,3 +109,21 @@ def test_one_who_waits_for_another_waits_no_longer_than_for_the_model(service: M
         assert hasty.response == qtm.QueryMiddleware().wrap(search)(QUERY)
         service.released.set()
     assert len(service.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"history": [("user", "Who is Jaco?")]},
+        {"config": {"llm": {"prompts": {"rewrite": "Say it better."}}}},
+    ],
+    ids=["conversation", "prompt"],
+)
+def test_what_may_change_a_reply_keeps_questions_apart(
+    options: dict[str, Any], service: ModelServer
+) -> None:
+    service.reply = {**GOOD, "standalone": QUERY}
+    wrapped = middleware(service).wrap(search)
+    for more in ({}, {}, options, options):
+        wrapped.retrieve(QUERY, **more)
+    assert len(service.bodies) == 2
