@@ -316,13 +316,15 @@ class _Reader:
         is_row = _is_plain(item)
         own_fields = dict(zip(names, item, strict=True)) if is_row else list_fields(item)
         fields, layout = own_fields, _find_layout(tuple(own_fields), self.named)
-        if (inner_name := _find_inner(fields, layout)) is not None:
+        id_ = _find_string(fields, layout["id"])
+        inner_name = None if id_ else _find_inner(fields, layout)
+        if inner_name is not None:
             # A document beside its score, as in LlamaIndex.
             outer = {name: field for name, field in fields.items() if field is not None}
             outer.pop(inner_name, None)
             fields = list_fields(own_fields[inner_name]) | outer
             layout = _find_layout(tuple(fields), self.named)
-        id_ = _find_string(fields, layout["id"])
+            id_ = _find_string(fields, layout["id"])
         metadata_name, metadata = _find_metadata(fields, layout)
         text, text_field = _find_text(fields, layout)
         if text is None and metadata_name:
@@ -362,15 +364,15 @@ class _Reader:
 
 def _find_metadata(fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
     """Return the name of the field with the metadata, and the metadata; ``""`` without one."""
-    found = {
-        name: fields[name]
-        for name in layout["metadata"]
-        if isinstance(fields[name], Mapping | None)
-    }
-    if found:
-        # The first that is not empty.
-        name = max(found, key=lambda name: bool(found[name]))
-        return name, list_fields(found[name])
+    empty_name = ""
+    for name in layout["metadata"]:
+        metadata = fields[name]
+        if metadata and (type(metadata) is dict or isinstance(metadata, Mapping)):
+            return name, list_fields(metadata)
+        if metadata is None or isinstance(metadata, Mapping):
+            empty_name = empty_name or name
+    if empty_name:
+        return empty_name, {}
     return "", {name: field for name, field in fields.items() if name not in _NOT_METADATA}
 
 
@@ -383,8 +385,7 @@ def _find_string(fields: dict[Any, Any], names: Sequence[str]) -> str | None:
 
 def _find_inner(fields: dict[Any, Any], layout: _Layout) -> Any:
     """Return the name of the field that holds the whole passage; ``None`` if there is none."""
-    has_text = any(isinstance(fields.get(name), str) for name in layout["text"])
-    if has_text or _find_string(fields, layout["id"]):
+    if any(isinstance(fields.get(name), str) for name in layout["text"]):
         return None
     for name, value in fields.items():
         if name not in layout["metadata"] and (name == "document" or _is_document(value)):
