@@ -17,13 +17,12 @@ from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.guard import guard_transformation
 from qtmiddleware.transforms.prompt import GlossaryTerms, Transform, append_digest
 from qtmiddleware.transforms.prompts import PROMPTS, combined
+from qtmiddleware.transforms.repeats import ORIGINAL, find_repeats
 from qtmiddleware.transforms.replies import (
     NONE_NEEDED,
-    ORIGINAL,
     SAME,
     build_transformation,
     drop_duplicates,
-    find_repeats,
     is_within_limits,
     parse_transformation,
 )

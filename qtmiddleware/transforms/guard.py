@@ -355,31 +355,31 @@ def _find_numbers(text: str) -> list[set[Decimal]]:
 
 def _keeps_negation(text: str, query: str, span: str) -> bool:
     """Return whether *text* keeps *span*, a negation of *query*."""
-    negations = _load_words("negations") | set(fold_words(span))
+    negations = load_words("negations") | set(fold_words(span))
     folded_query, folded_text = fold_text(query), fold_text(text)
     # "are non-stop" does not keep the negation of "aren't non-stop".
     for compound in set(_COMPOUND.findall(folded_query)):
         folded_text = folded_text.replace(compound, " ")
     denials = _find_denials(folded_query)
     # A word such as "missing" may be what the query is about.
-    topics = _load_words("denials").intersection(denials) - negations
+    topics = load_words("denials").intersection(denials) - negations
     required = [denial for denial in denials if denial not in topics]
     kept = [denial for denial in _find_denials(folded_text) if denial not in topics]
     # "Can I pay without a card?" is not the same as "Can't I pay without a card?"
-    excluding = _load_words("exclusions").intersection(required)
+    excluding = load_words("exclusions").intersection(required)
     needs_two = bool(excluding) and not excluding.issuperset(required)
     return len(kept) > needs_two
 
 
 def _find_denials(folded_text: str) -> list[str]:
     """Return the negating words, contractions and characters in *folded_text*."""
-    denials = _load_words("denials")
+    denials = load_words("denials")
     words = [word for word in split_words(folded_text) if word in denials]
     return _compile_denials().findall(folded_text) + words
 
 
 @cache
-def _load_words(kind: str) -> frozenset[str]:
+def load_words(kind: str) -> frozenset[str]:
     """Return the folded words of all languages under *kind* in the lexicons."""
     return frozenset(
         fold_text(word) for lexicon in load_all_lexicons() for word in getattr(lexicon, kind)

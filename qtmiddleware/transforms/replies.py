@@ -20,7 +20,6 @@ from qtmiddleware.preprocessing.text import (
     cut_at_word,
     fold_text,
     normalise_text,
-    split_terms,
     split_words,
 )
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
@@ -34,8 +33,6 @@ MAX_KEYWORD_CHARS: Final = 100
 """The maximum number of characters of a key term. Longer terms are dropped."""
 SAME: Final = "dropped: same as the query"
 """The note on a text that only repeats the question."""
-ORIGINAL: Final = -1
-"""The index that `find_repeats` returns for a text that repeats the original text."""
 NONE_NEEDED: Final = "none needed"
 """The note on a field that the model left empty on purpose."""
 
@@ -45,15 +42,6 @@ _OPENING: Final = re.compile(r"[{\[](\s*+[\"'{\[])?")
 _MOST_OPENINGS: Final = 10
 _CHARACTERS: Final = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 _THOUGHT_CHARS: Final = 1_000_000
-# These words hardly change an embedding. Question words are left out: "who" and "when" ask for
-# different things.
-_LIGHT_WORDS: Final = frozenset(
-    """
-    a an the is are was were be been being do does did have has had of to in on at by for with and
-    or please der die das ein eine ist sind le la les un une des du est sont el los las una es son
-    de en il lo gli o os as um uma
-    """.split()  # noqa: SIM905
-)
 _MOST_TEXTS: Final = 500
 _FEW_WORDS: Final = 12
 _MESSAGES: Final = {
@@ -127,29 +115,6 @@ def drop_duplicates(texts: Iterable[str]) -> tuple[str, ...]:
     for text in texts:
         distinct.setdefault(normalise_text(text), text)
     return tuple(distinct.values())
-
-
-def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
-    """Return, for each text, the index of the earlier text that it repeats.
-
-    The index is ``None`` for a new text, and `ORIGINAL` for a text that repeats *original*. Texts
-    repeat each other if they differ only in case, punctuation, word order or light words such as
-    "the".
-    """
-    places = {_build_key(original): ORIGINAL}
-    repeats: list[int | None] = []
-    for index, text in enumerate(texts):
-        key = _build_key(text)
-        repeats.append(places.get(key))
-        places.setdefault(key, index)
-    return repeats
-
-
-def _build_key(text: str) -> tuple[frozenset[str] | str, frozenset[str]]:
-    """Return what repeated texts share: their words, and the signs in names such as C++."""
-    words = frozenset(split_terms(text))
-    signs = frozenset(re.findall(r"\w[+#]+", text))
-    return words - _LIGHT_WORDS or words or normalise_text(text), signs
 
 
 def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:

@@ -13,6 +13,7 @@ REPEATS = [
     ("What is RAG?", "what is RAG"),
     ("refund policy for gifts", "the refund policy, for gifts!"),
     ("gift refund policy", "policy refund gift"),
+    (LONG, f"{LONG} please now"),
     ("退款政策是什么？", "退款政策是什么"),
 ]
 OTHERS = [
