@@ -277,6 +277,8 @@ def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
 def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()) -> _Layout:
     """Return those of *names* that each of `_NAMES` has, the most usual first.
 
+    ``"first"`` has the most usual id, score and text, each ``""`` if there is none.
+
     The settings name the fields in *named*, such as ``("id", "uid")``.
     """
     names_by_spelling = _map_spellings(names)
@@ -286,6 +288,7 @@ def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()
         spellings = map(_spell, (own_names.get(part, ""), *usual_names))
         found = map(names_by_spelling.get, spellings)
         layout[part] = [name for name in found if name is not None]
+    layout["first"] = [(*layout[part], "")[0] for part in ("id", "score", "text")]
     return layout
 
 
@@ -302,11 +305,40 @@ class _Reader:
         if len(items) and _is_plain(items[0]):
             # Only all rows of a database together show what each of their values is.
             names = _name_values(list(filter(_is_plain, items)))
-        passages = [self._read(item, names) for item in items]
+        passages = [self._read_usual(item) or self._read(item, names) for item in items]
         for passage in passages:
             if passage.text is None:
                 _check_without_text(passage)
         return passages
+
+    def _read_usual(self, item: Any) -> Passage | None:
+        """Return what `_read` returns, in half the time, for a dict as most functions return it."""
+        if type(item) is not dict:
+            return None
+        layout = _find_layout(tuple(item), self.named)
+        id_name, score_name, text_name = layout["first"]
+        id_, score = item.get(id_name), item.get(score_name)
+        if type(id_) is not str or not id_ or type(score) is not float or not isfinite(score):
+            return None
+        metadata_name, metadata = _find_metadata(item, layout)
+        text = item.get(text_name)
+        if not layout["text"] and metadata_name:
+            *_, name = _find_layout(tuple(metadata), self.named)["first"]
+            text, text_name = metadata.get(name), f"metadata.{name}"
+        if type(text) is not str or not text or text.isspace() or len(layout["score"]) > 1:
+            return None
+        title = metadata.get("title") or _find_string(item, layout["title"])
+        return Passage(
+            (str(item.get("namespace") or self.namespace), id_),
+            item,
+            id_,
+            score,
+            text,
+            title if isinstance(title, str) else "",
+            metadata,
+            text_name,
+            [(score_name,)],
+        )
 
     def _read(self, item: Any, names: Sequence[str]) -> Passage:
         """Return the passage in *item*. *names* are those of its values if it is a plain row."""
