@@ -112,7 +112,12 @@ def _record_failed_hook(call: Call, retrieval: Retrieval, outcome: Outcome[None]
 class _Flow:
     """One retrieval in progress. Its methods are listed in the order in which they run."""
 
-    def __init__(self, call: Call, services: Services, observation: Observation) -> None:
+    def __init__(
+        self,
+        call: Call,
+        services: Services,
+        observation: Observation,
+    ) -> None:
         self.call = call
         self.settings = call.settings
         limit = self.settings.limits.max_concurrency
@@ -190,7 +195,12 @@ class _Flow:
             return None
         return partial(self._work_on_texts, stage, should_search=should_search)
 
-    async def _work_on_texts(self, stage: TransformStage | None, *, should_search: bool) -> None:
+    async def _work_on_texts(
+        self,
+        stage: TransformStage | None,
+        *,
+        should_search: bool,
+    ) -> None:
         if stage is not None:
             self.state.texts = await stage.get_transformation(self.services)
         if should_search:
@@ -366,7 +376,12 @@ class _Flow:
         self._record_original_search(began, perf_counter() - began, None)
         return self._build_unchanged_retrieval(response, is_text=is_text)
 
-    def _build_unchanged_retrieval(self, response: Any, *, is_text: bool = True) -> Retrieval:
+    def _build_unchanged_retrieval(
+        self,
+        response: Any,
+        *,
+        is_text: bool = True,
+    ) -> Retrieval:
         original = replace(self.state.original, text=self.call.original)
         matches = read_matches(original, response, self.call)
         variants = (original,) if is_text else ()

@@ -98,7 +98,11 @@ class Glossary:
         return tuple(term for term in terms.values() if term.others)
 
 
-def _choose_form(forms: dict[str, list[str]], question: str, word_start: int) -> Term | None:
+def _choose_form(
+    forms: dict[str, list[str]],
+    question: str,
+    word_start: int,
+) -> Term | None:
     """Return the term of the first of *forms* that has its first word at *word_start*."""
     for form, others in forms.items():
         # A form may begin with a sign, as .NET does.

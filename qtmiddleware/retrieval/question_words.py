@@ -375,7 +375,12 @@ def _choose_needle(term: str) -> str | re.Pattern[str]:
     return f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
 
 
-def _find_form(term: str, text: str, begin: int, endings: tuple[str, ...]) -> _Offsets | None:
+def _find_form(
+    term: str,
+    text: str,
+    begin: int,
+    endings: tuple[str, ...],
+) -> _Offsets | None:
     """Return the offsets of the next form of *term* in a folded text."""
     needle = _choose_needle(term)
     if isinstance(needle, re.Pattern):

@@ -274,7 +274,10 @@ def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
 
 
 @lru_cache(1_024)
-def _find_layout(names: tuple[Any, ...], named: tuple[tuple[str, str], ...] = ()) -> _Layout:
+def _find_layout(
+    names: tuple[Any, ...],
+    named: tuple[tuple[str, str], ...] = (),
+) -> _Layout:
     """Return those of *names* that each of `_NAMES` has, the most usual first.
 
     ``"first"`` has the most usual id, score and text, each ``""`` if there is none.
@@ -564,7 +567,11 @@ def _read_columns(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
     return [dict(zip(columns.values(), row, strict=True)) for row in rows]
 
 
-def _rebuild_columns(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -> Any:
+def _rebuild_columns(
+    columns: Mapping[Path, str],
+    response: Any,
+    items: Sequence[Any],
+) -> Any:
     rebuilt = response
     try:
         for path, field in columns.items():
