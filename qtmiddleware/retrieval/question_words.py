@@ -399,7 +399,11 @@ def _find_form(
     return None
 
 
-def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
+def _list_offsets(
+    term: str,
+    text: str,
+    endings: tuple[str, ...],
+) -> list[_Offsets]:
     """Return the offsets of all forms of *term* in a folded text."""
     offsets: list[_Offsets] = []
     found = _find_form(term, text, 0, endings)

@@ -133,7 +133,10 @@ class _Comparison:
     Each signal becomes its percentile among earlier ones, so the scale of scores does not matter.
     """
 
-    def __init__(self, expected: Mapping[str, tuple[float, float] | None]) -> None:
+    def __init__(
+        self,
+        expected: Mapping[str, tuple[float, float] | None],
+    ) -> None:
         self._percentiles = {name: Percentiles(usual) for name, usual in expected.items()}
         self._lock = make_lock()
 

@@ -139,7 +139,12 @@ class OpenAIModel:
 
     # Over a blocking client, nothing that the next methods await ever suspends.
 
-    async def _complete(self, client: Any, prompt: Prompt, deadline: Deadline) -> Reply:
+    async def _complete(
+        self,
+        client: Any,
+        prompt: Prompt,
+        deadline: Deadline,
+    ) -> Reply:
         answer, count = await self._send(client, prompt, deadline)
         return replies.add_cost(replies.read_completion(answer), self.prices, count)
 
@@ -201,7 +206,11 @@ class OpenAIModel:
         host = read_host(self._clients.address)
         return build_request(self.name, self._options, prompt, host=host, shape=shape)
 
-    def _find_rejected(self, error: Exception, request: Mapping[str, Any]) -> str:
+    def _find_rejected(
+        self,
+        error: Exception,
+        request: Mapping[str, Any],
+    ) -> str:
         """Return the option or response format that the service rejected; ``""`` if unknown."""
         parameter = read_body_field(error, "param")
         if parameter in request and parameter not in _NEEDED:
