@@ -110,6 +110,9 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         terminal.wait_for("set to: stepback", "\n> ")
         terminal.type("half a question", enter=False)
         terminal.wait_for("half a question")
+        # What the key recalls shows that readline reads the keys: before, it may miss Ctrl+C.
+        terminal.type(UP, enter=False)
+        terminal.wait_for("tt")
         terminal.type(CTRL_C, enter=False)
         terminal.wait_for("\n> ")
         terminal.type(UP * 4)
