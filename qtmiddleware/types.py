@@ -512,6 +512,12 @@ class Retrieval(FrozenDataclass):
             f" degradations=[{problems}], confidence={confidence}, trace={self.trace!r})"
         )
 
+    def _repr_html_(self) -> str:
+        # Imported here so that only a notebook pays for it.
+        from qtmiddleware.retrieval.movement import render_html
+
+        return render_html(self)
+
 
 def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval:
     """Return *retrieval* with one more degradation."""

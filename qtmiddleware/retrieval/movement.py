@@ -1,6 +1,6 @@
 """Explain each passage's rank after every stage, from the plain search to the caller's list.
 
-The agents' tool, the playground and the command line show these explanations.
+A notebook's table, the agents' tool, the playground and the command line show these explanations.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
+from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SEARCH_LABELS: Final = {
@@ -25,6 +27,8 @@ _SEARCH_LABELS: Final = {
 _Ranks = dict[Key, int]
 _MOST_NAMED: Final = 4
 """A sentence names at most this many words or passages."""
+_MOST_CHARS: Final = 160
+"""The maximum number of characters that a notebook's table shows of a passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Movement:
         before: The rank in the plain list; ``None`` if it is not there.
         hits: The rank in each search that found the passage.
         last_place: The rank after the last stage, from which the final list is cut.
+        evidence: What keyword evidence added to the score; ``None`` if it was not used.
         keywords: The keywords in the passage's text, those of the question first.
         why: The movement and its reasons, in one sentence.
     """
@@ -57,6 +62,7 @@ class Movement:
     before: int | None
     hits: tuple[Hit, ...] = ()
     last_place: int | None = None
+    evidence: float | None = None
     keywords: tuple[str, ...] = field(default=(), repr=False)
     why: str = field(default="", repr=False)
 
@@ -119,6 +125,21 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
             if key not in explainer.final
         ),
     )
+
+
+def render_html(retrieval: Retrieval) -> str:
+    """Return *retrieval* as HTML: a summary, and a table with one row per passage."""
+    rows = [("place", "before", "passage", "why")]
+    for movement in explain_movement(retrieval).passages:
+        text = (movement.match.text or "")[:_MOST_CHARS]
+        passage = f"{movement.match.id}: {text}" if movement.match.id else text
+        before = str(movement.before or "new")
+        rows.append((str(movement.place), before, passage, movement.why))
+    table = ""
+    for row in rows:
+        cells = "".join(f'<td dir="auto">{escape(escape_hidden(cell))}</td>' for cell in row)
+        table += f"<tr>{cells}</tr>"
+    return f"<p>{escape(repr(retrieval))}</p><table>{table}</table>"
 
 
 def build_search_labels(variants: Iterable[Variant]) -> list[str]:
@@ -206,6 +227,7 @@ class _Explainer:
                 if key in self._searches[search]
             ),
             last_place=self._reranked.get(key),
+            evidence=self._shares.get(key),
             keywords=keywords,
         )
         reasons = "; ".join(self._list_reasons(key, movement))
@@ -233,7 +255,7 @@ class _Explainer:
             yield from self._list_variant_searches(movement)
             if weighed <= self._fused.get(key, weighed):
                 yield from self._list_evidence(key, movement)
-        if is_down and key in self._shares and not movement.keywords:
+        if is_down and movement.evidence is not None and not movement.keywords:
             yield "holds no keyword"
         if reranked != weighed and is_down == (reranked > weighed):
             yield f"the reranker puts it {format_ordinal(reranked)}"
@@ -250,7 +272,7 @@ class _Explainer:
         """Yield the keywords and the metadata that raised the passage."""
         # A model's words are scored with their function words, which may be all that is held.
         words = drop_function_words(movement.keywords, self._language) or movement.keywords
-        if self._shares.get(key) and words:
+        if movement.evidence and words:
             quoted = (f"'{word}'" for word in words)
             yield f"holds {_join_texts(quoted)}"
         if self._matched.get(key):

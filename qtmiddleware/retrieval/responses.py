@@ -11,11 +11,12 @@ import copy
 import re
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from inspect import getmembers_static, isawaitable, ismemberdescriptor
 from itertools import chain, islice
-from math import isfinite
+from math import inf, isfinite
+from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
@@ -78,9 +79,10 @@ _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _MOST_FIELDS: Final = 1_000
 _MOST_PARTS: Final = 100
 _MOST_SAMPLES: Final = 10
+_READING_SECONDS: Final = 0.5
 
 _USUAL: Final = KeywordEvidenceSettings()
-_Layout = Mapping[str, Sequence[str]]
+_Layout = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -212,8 +214,11 @@ def _list_attributes(class_: type[Any], names: tuple[str, ...]) -> Sequence[str]
     return [name for name in found if name[:1] != "_" or _spell(name) in _USUAL_NAMES]
 
 
-def list_fields(value: Any) -> dict[Any, Any]:
-    """Return the fields of *value* by name; none of a text or a list. Never raises."""
+def list_fields(value: Any, stops_at: float = inf) -> dict[Any, Any]:
+    """Return the fields of *value* by name; none of a text or a list. Never raises.
+
+    What a slow mapping did not give by the moment *stops_at* is missing.
+    """
     class_: Any = type(value)
     if class_ is dict:
         return value  # type: ignore[no-any-return]
@@ -224,7 +229,8 @@ def list_fields(value: Any) -> dict[Any, Any]:
         if kind == "named tuple":
             return dict(zip(value._fields, value, strict=True))
         if kind == "mapping":
-            return {name: value[name] for name in islice(value.keys(), _MOST_FIELDS)}
+            names = islice(value.keys(), _MOST_FIELDS)
+            return {name: value[name] for name in names if monotonic() <= stops_at}
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return {}
@@ -242,6 +248,8 @@ def _get_field(holder: Any, name: Any) -> Any:
     try:
         if class_ is dict or isinstance(name, int) or _classify(class_) == "mapping":
             return holder[name]
+        if _classify(class_) == "view":
+            return holder.to_dict().get(name)
         return getattr(holder, name, None)
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
@@ -280,18 +288,19 @@ def _find_layout(
 ) -> _Layout:
     """Return those of *names* that each of `_NAMES` has, the most usual first.
 
-    ``"first"`` has the most usual id, score and text, each ``""`` if there is none.
+    ``"first"`` has the most usual id, score and text, each ``None`` if there is none.
 
     The settings name the fields in *named*, such as ``("id", "uid")``.
     """
     names_by_spelling = _map_spellings(names)
     own_names = dict(named)
-    layout: dict[str, list[str]] = {}
+    layout: dict[str, list[Any]] = {}
     for part, usual_names in _NAMES.items():
-        spellings = map(_spell, (own_names.get(part, ""), *usual_names))
-        found = map(names_by_spelling.get, spellings)
+        wanted = (own_names[part], *usual_names) if part in own_names else usual_names
+        # The exact name comes before another spelling of it.
+        found = [name if name in names else names_by_spelling.get(_spell(name)) for name in wanted]
         layout[part] = [name for name in found if name is not None]
-    layout["first"] = [(*layout[part], "")[0] for part in ("id", "score", "text")]
+    layout["first"] = [(*layout[part], None)[0] for part in ("id", "score", "text")]
     return layout
 
 
@@ -301,6 +310,7 @@ class _Reader:
 
     named: tuple[tuple[str, str], ...] = ()
     namespace: str = DEFAULT_NAMESPACE
+    stops_at: float = field(default_factory=lambda: monotonic() + _READING_SECONDS)
 
     def read_all(self, items: Sequence[Any]) -> list[Passage]:
         """Return the passages in *items*. Raises `ResponseShapeError` if an item is no passage."""
@@ -323,7 +333,7 @@ class _Reader:
         id_, score = item.get(id_name), item.get(score_name)
         if type(id_) is not str or not id_ or type(score) is not float or not isfinite(score):
             return None
-        metadata_name, metadata = _find_metadata(item, layout)
+        metadata_name, metadata = _find_metadata(item, layout, self.stops_at)
         text = item.get(text_name)
         if not layout["text"] and metadata_name:
             *_, name = _find_layout(tuple(metadata), self.named)["first"]
@@ -349,7 +359,9 @@ class _Reader:
             text_key = (self.namespace, f"\0{item}")
             return Passage(text_key, item, text=_join_text(item), text_field="")
         is_row = _is_plain(item)
-        own_fields = dict(zip(names, item, strict=True)) if is_row else list_fields(item)
+        own_fields = list_fields(item, self.stops_at)
+        if is_row:
+            own_fields = dict(zip(names, item, strict=True))
         fields, layout = own_fields, _find_layout(tuple(own_fields), self.named)
         id_ = _find_string(fields, layout["id"])
         inner_name = None if id_ else _find_inner(fields, layout)
@@ -357,10 +369,10 @@ class _Reader:
             # A document beside its score, as in LlamaIndex.
             outer = {name: field for name, field in fields.items() if field is not None}
             outer.pop(inner_name, None)
-            fields = list_fields(own_fields[inner_name]) | outer
+            fields = list_fields(own_fields[inner_name], self.stops_at) | outer
             layout = _find_layout(tuple(fields), self.named)
             id_ = _find_string(fields, layout["id"])
-        metadata_name, metadata = _find_metadata(fields, layout)
+        metadata_name, metadata = _find_metadata(fields, layout, self.stops_at)
         text, text_field = _find_text(fields, layout)
         if text is None and metadata_name:
             text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
@@ -397,13 +409,15 @@ class _Reader:
         )
 
 
-def _find_metadata(fields: dict[Any, Any], layout: _Layout) -> tuple[str, dict[Any, Any]]:
+def _find_metadata(
+    fields: dict[Any, Any], layout: _Layout, stops_at: float
+) -> tuple[str, dict[Any, Any]]:
     """Return the name of the field with the metadata, and the metadata; ``""`` without one."""
     empty_name = ""
     for name in layout["metadata"]:
         metadata = fields[name]
         if metadata and (type(metadata) is dict or isinstance(metadata, Mapping)):
-            return name, list_fields(metadata)
+            return name, list_fields(metadata, stops_at)
         if metadata is None or isinstance(metadata, Mapping):
             empty_name = empty_name or name
     if empty_name:
@@ -639,7 +653,7 @@ def _find_columns(response: Any, path: Any) -> Mapping[Path, str]:
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))
-        if isinstance(values, str | Mapping) or not hasattr(values, "__len__"):
+        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
             continue
         if len(values) != len(passages):
             continue

@@ -93,6 +93,8 @@ FENCE: Final = 2.0
 Median and quartile are those of earlier best scores. Evenly spread scores are never so low, so no
 fixed fraction of questions is flagged.
 """
+EARLIEST: Final = 4
+"""A best score must also be low among the earliest of the remembered ones: one in `EARLIEST`."""
 LEAST_COVERAGE: Final = 1 / 3
 """A result is unsure if its best score is low and its coverage is at most this fraction."""
 
@@ -212,7 +214,7 @@ class Percentiles:
 
     def __init__(self, expected_range: tuple[float, float] | None = None) -> None:
         self._expected = expected_range
-        self._recent: deque[float] = deque()
+        self.recent: deque[float] = deque()
         # The remembered numbers, the lowest first.
         self.ordered: list[float] = []
 
@@ -225,10 +227,10 @@ class Percentiles:
             lower += PRIOR * min(1.0, max(0.0, (number - low) / (high - low)))
             count += PRIOR
         percentile = lower / count if count else 0.5
-        self._recent.append(number)
+        self.recent.append(number)
         insort(self.ordered, number)
-        if len(self._recent) > MAX_OBSERVED:
-            del self.ordered[bisect_left(self.ordered, self._recent.popleft())]
+        if len(self.recent) > MAX_OBSERVED:
+            del self.ordered[bisect_left(self.ordered, self.recent.popleft())]
         return percentile
 
 
@@ -322,11 +324,18 @@ class Standings(_Comparison):
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
     def _is_best_score_low(self, best_score: float | None) -> bool:
-        ordered = self._percentiles["best_score"].ordered
-        if best_score is None:
+        scores = self._percentiles["best_score"]
+        if best_score is None or best_score >= _find_fence(scores.ordered):
             return False
-        median, upper_quartile = (ordered[int(part * len(ordered))] for part in (0.5, 0.75))
-        return best_score < median - FENCE * (upper_quartile - median)
+        # Among the latest may be many of one user, whose high scores say nothing about others.
+        count = max(LEAST_SEEN, len(scores.ordered) // EARLIEST)
+        return best_score < _find_fence(sorted(islice(scores.recent, count)))
+
+
+def _find_fence(ordered: Sequence[float]) -> float:
+    """Return the limit below which a best score is low among the best scores *ordered*."""
+    median, upper_quartile = (ordered[int(part * len(ordered))] for part in (0.5, 0.75))
+    return median - FENCE * (upper_quartile - median)
 
 
 def measure_confidence_signals(
