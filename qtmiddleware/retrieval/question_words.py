@@ -10,8 +10,8 @@ The score is the sum of three measures, each from 0 to about 1:
           this line is long, only its first `HEAD_CHARS` characters count.
 ========  =======================================================================================
 
-`keyword_evidence.judge_lead` decides how much this score counts. `python -m benchmarks.quality
---embedding-models` measures what it gains and harms.
+`judge_lead` decides how much this score counts. `python -m benchmarks.quality --embedding-models`
+measures what it gains and harms.
 """
 
 from __future__ import annotations
