@@ -232,13 +232,19 @@ def is_in_other_script(text: str, query: str) -> bool:
     """
     if text.isascii() and query.isascii():
         return False
-    query_script, text_script = _find_script(query), _find_script(text)
-    if not query_script or not text_script:
+    query_script, text_script = _find_main_script(query), _find_main_script(text)
+    if not query_script or not text_script or query_script == text_script:
         return False
     if _compute_letter_fraction(text, query_script) >= _MIN_FRACTION_OF_TEXT:
         return False
     in_query = _compute_letter_fraction(query, text_script)
     return text_script == "latin" or in_query < _MIN_FRACTION_OF_QUERY
+
+
+def _find_main_script(text: str) -> str:
+    # A Chinese, Japanese or Korean character is about a word, so a Latin word counts as a letter.
+    script = _find_script(re.sub("[A-Za-z]+", "a", text))
+    return script if script in ("han", "hangul") else _find_script(text)
 
 
 def _find_script(text: str) -> str:
