@@ -276,9 +276,10 @@ class _Flow:
             self.trace.note("keyword_evidence", f"the function rejects {search_width} candidates")
 
     async def _read_original_response(self, response: Any) -> SearchResult:
-        """Return the passages in *response*, the one to the question.
+        """Return the passages in *response*, the response to the search for the question.
 
-        If a search for more passages than the caller's brought fewer, the caller's own is tried.
+        If a search for more passages brought fewer than the caller asked for, the function is
+        called again with the caller's own number.
         """
         state, search = self.state, self._original_search
         widening, top_k = self.learned.widening, self.call.top_k

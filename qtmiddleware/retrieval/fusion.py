@@ -82,7 +82,10 @@ class FusedList:
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusionResult:
-    """A fused list before keyword evidence, the rankings, and the question's own, fused or not."""
+    """The fused list before keyword evidence, the rankings that were fused, and the question's own.
+
+    The question's own ranking is not fused if its weight is 0.
+    """
 
     fused: FusedList
     rankings: tuple[Ranking, ...]

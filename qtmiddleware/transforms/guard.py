@@ -225,7 +225,7 @@ class _Guard:
 def is_in_other_script(text: str, query: str) -> bool:
     """Return whether *text* is in another script than *query*.
 
-    Texts that mix scripts pass, because technical terms are often Latin:
+    Technical terms are often Latin, so a text with another main script passes in two cases:
 
     - At least 20 % of the letters of *text* are in the main script of *query*.
     - At least 10 % of the letters of *query* are in the main script of *text*, which is not Latin.
