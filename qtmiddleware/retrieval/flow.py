@@ -36,7 +36,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.call import Call
@@ -51,7 +51,6 @@ from qtmiddleware.retrieval.ranking import (
 )
 from qtmiddleware.retrieval.responses import SearchResult
 from qtmiddleware.retrieval.state import State
-from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.retrieval.variants import VariantResults, search_variants
 from qtmiddleware.runtime.io import Outcome, Work
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -64,6 +63,9 @@ from qtmiddleware.types import (
     Transformation,
     add_degradation,
 )
+
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.transform_stage import TransformStage
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -274,9 +276,10 @@ class _Flow:
             self.trace.note("keyword_evidence", f"the function rejects {search_width} candidates")
 
     async def _read_original_response(self, response: Any) -> SearchResult:
-        """Return the passages in *response*, the one to the question.
+        """Return the passages in *response*, the response to the search for the question.
 
-        If a search for more passages than the caller's brought fewer, the caller's own is tried.
+        If a search for more passages brought fewer than the caller asked for, the function is
+        called again with the caller's own number.
         """
         state, search = self.state, self._original_search
         widening, top_k = self.learned.widening, self.call.top_k

@@ -21,7 +21,7 @@ distances.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from math import ceil, isfinite
@@ -82,7 +82,10 @@ class FusedList:
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusionResult:
-    """A fused list before keyword evidence, the rankings, and the question's own, fused or not."""
+    """The fused list before keyword evidence, the rankings that were fused, and the question's own.
+
+    The question's own ranking is not fused if its weight is 0.
+    """
 
     fused: FusedList
     rankings: tuple[Ranking, ...]
@@ -123,26 +126,50 @@ def select_rankings(
     return [replace(own_ranking, variant=variant), *weighted]
 
 
-def make_chunk_keys_unique(rankings: Sequence[Ranking]) -> list[Ranking]:
-    """Return *rankings*; keys that several chunks of a document share get the chunk's text."""
-    texts: dict[Key, set[str]] = {}
+def make_chunk_keys_unique(rankings: Sequence[Ranking]) -> Sequence[Ranking]:
+    """Return *rankings* with a different key for each passage that one list tells apart.
+
+    Chunks may share their document's id; then the text is added to the key. Documents may share
+    their text; then the metadata that says where the text comes from is added.
+    """
+    for describe in (_get_text, _describe_source):
+        rankings = _split_shared_keys(rankings, describe)
+    return rankings
+
+
+def _split_shared_keys(
+    rankings: Sequence[Ranking], describe: Callable[[Passage], str]
+) -> Sequence[Ranking]:
+    descriptions: dict[Key, set[str]] = {}
     for ranking in rankings:
         # Only a list that repeats a key shows that passages share it.
+        if len(set(ranking.keys)) == len(ranking.keys):
+            continue
         counts = Counter(ranking.keys)
         for key, passage in zip(ranking.keys, ranking.passages, strict=True):
             if counts[key] > 1:
-                texts.setdefault(key, set()).add(passage.text or "")
-    shared = {key for key, chunk_texts in texts.items() if len(chunk_texts) > 1}
+                descriptions.setdefault(key, set()).add(describe(passage))
+    shared = {key for key, described in descriptions.items() if len(described) > 1}
     if not shared:
-        return list(rankings)
+        return rankings
 
     def extend_key(key: Key, passage: Passage) -> Key:
-        return (key[0], f"{key[1]}\0{passage.text or ''}") if key in shared else key
+        return (key[0], f"{key[1]}\0{describe(passage)}") if key in shared else key
 
     return [
         replace(ranking, keys=list(map(extend_key, ranking.keys, ranking.passages)))
         for ranking in rankings
     ]
+
+
+def _get_text(passage: Passage) -> str:
+    return passage.text or ""
+
+
+def _describe_source(passage: Passage) -> str:
+    # Other values, such as a distance, may differ between two searches.
+    fields = passage.metadata.items()
+    return repr(sorted((str(name), text) for name, text in fields if isinstance(text, str)))
 
 
 # --- reading scores -------------------------------------------------------------------------------

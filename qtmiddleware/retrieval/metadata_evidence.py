@@ -105,7 +105,8 @@ class MetadataEvidence:
 class _Value:
     """One parsed value of a metadata field. Equal texts usually give the same object.
 
-    *kind* is ``periods``, ``versions``, ``numbers``, ``words``, or ``""`` for any value, as "All".
+    *kind* is ``periods``, ``versions``, ``numbers``, ``words``, or ``""`` if the value stands for
+    every value, such as "All".
     """
 
     folded: tuple[str, ...]

@@ -10,8 +10,8 @@ The score is the sum of three measures, each from 0 to about 1:
           this line is long, only its first `HEAD_CHARS` characters count.
 ========  =======================================================================================
 
-`keyword_evidence.judge_lead` decides how much this score counts. `python -m benchmarks.quality
---embedding-models` measures what it gains and harms.
+`judge_lead` decides how much this score counts. `python -m benchmarks.quality --embedding-models`
+measures what it gains and harms.
 """
 
 from __future__ import annotations
@@ -485,9 +485,7 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
     for word in _split_keywords(keywords):
         # A passage with another number is named by the name in the code alone.
         parts = [(find_stem(part, endings), part) for part in _list_code_parts(word)]
-        held = [
-            (term, part.replace("e_mail", "e-mail")) for term, part in parts if term in held_terms
-        ]
+        held = [(term, part) for term, part in parts if term in held_terms]
         for term, part in held[-1:]:
             words.setdefault(term, part.replace("e_mail", "e-mail"))
     return tuple(words.values())

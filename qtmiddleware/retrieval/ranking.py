@@ -174,13 +174,15 @@ def _read_rerank_scores(outcome: Outcome[Any], count: int, state: State) -> list
             if len(numbers) == count:
                 state.trace.record_stage("rerank", outcome.seconds, began=outcome.began)
                 return numbers
-        wanted = f"one finite number for each of {count} passages"
-        outcome.error = ModelError("unparsable", f"the reranker must return {wanted}")
-    detail = outcome.detail
-    if isinstance(outcome.error, QtMiddlewareError) and is_raised_by_package(outcome.error):
+        detail = f"the reranker must return one finite number for each of {count} passages"
+        outcome.error = ModelError("unparsable", detail)
+        state.trace.note("rerank", detail)
+    elif isinstance(outcome.error, QtMiddlewareError) and is_raised_by_package(outcome.error):
         # The package's own errors say how to fix the problem, such as which package to install.
         detail = str(outcome.error)
         state.trace.note("rerank", detail)
+    else:
+        detail = outcome.detail
     state.record_failed_stage("rerank", outcome, detail)
     return None
 

@@ -75,9 +75,10 @@ class TransformStage:
         model_name = "" if call.model is None else call.model.name
         self._key = request.build_cache_key(model_name) if call.settings.cache.enabled else None
 
-    def find_cached_transformation(self) -> Transformation | None:
+    def find_cached_transformation(self, *, is_counted: bool = True) -> Transformation | None:
         """Return the transformation in this process's cache; ``None`` if there is none."""
-        remembered = None if self._key is None else self._cache.get(self._key)
+        key = self._key
+        remembered = None if key is None else self._cache.get(key, is_counted=is_counted)
         if remembered is not None:
             self._trace.cache_hits += 1
         return remembered
@@ -119,8 +120,11 @@ class TransformStage:
         return Transformed(NOTHING, (Degradation("transform", "timeout", detail),))
 
     async def _read_or_ask(self, services: Services, deadline: Deadline) -> Transformed:
-        """Return the transformation from the shared cache, or else from the model."""
-        remembered = await self._read_from_shared_cache(services, deadline)
+        """Return the transformation from a cache, or else from the model."""
+        # Since the first lookup, an equal question may have filled the cache.
+        remembered = self.find_cached_transformation(is_counted=False)
+        if remembered is None:
+            remembered = await self._read_from_shared_cache(services, deadline)
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return Transformed(remembered)
@@ -225,7 +229,7 @@ class ModelRequest:
         )
 
     def read_replies(self, outcomes: Sequence[Outcome[Reply]], trace: Trace) -> None:
-        """Read the replies to all prompts into `transformation`."""
+        """Read the replies to all prompts into `texts`."""
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
         # The prompts are asked at the same time, so the slowest reply counts.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)

@@ -225,20 +225,26 @@ class _Guard:
 def is_in_other_script(text: str, query: str) -> bool:
     """Return whether *text* is in another script than *query*.
 
-    Texts that mix scripts pass, because technical terms are often Latin:
+    Technical terms are often Latin, so a text with another main script passes in two cases:
 
     - At least 20 % of the letters of *text* are in the main script of *query*.
     - At least 10 % of the letters of *query* are in the main script of *text*, which is not Latin.
     """
     if text.isascii() and query.isascii():
         return False
-    query_script, text_script = _find_script(query), _find_script(text)
-    if not query_script or not text_script:
+    query_script, text_script = _find_main_script(query), _find_main_script(text)
+    if not query_script or not text_script or query_script == text_script:
         return False
     if _compute_letter_fraction(text, query_script) >= _MIN_FRACTION_OF_TEXT:
         return False
     in_query = _compute_letter_fraction(query, text_script)
     return text_script == "latin" or in_query < _MIN_FRACTION_OF_QUERY
+
+
+def _find_main_script(text: str) -> str:
+    # A Chinese, Japanese or Korean character is about a word, so a Latin word counts as a letter.
+    script = _find_script(re.sub("[A-Za-z]+", "a", text))
+    return script if script in ("han", "hangul") else _find_script(text)
 
 
 def _find_script(text: str) -> str:

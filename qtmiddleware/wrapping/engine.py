@@ -115,8 +115,9 @@ def override_config(config: Config, layers: Layers) -> Config:
 class Engine:
     """What is built from one `Settings`, and used by every call with these settings.
 
-    All engines of one middleware share its threads, cache and circuit breakers, and the models and
-    rerankers that their settings name alike. What no engine uses any more is garbage-collected.
+    Engines for calls with settings of their own share the middleware's threads, cache and circuit
+    breakers, and the models, rerankers and glossaries that their settings name alike. What no
+    engine uses any more is garbage-collected. After a reload, the middleware has a new engine.
     *is_off* says that the settings change nothing, and nobody is to be told of a retrieval.
     """
 
@@ -248,7 +249,7 @@ class Engine:
         # Imported here so that the free tier does not pay for these modules.
         from qtmiddleware.providers.llms.governed import GovernedModel
 
-        # A number that identifies the service's address and the key, which a reload reads again.
+        # A number that identifies the service's address and the key.
         account = None
         if self._client is None:
             account = hash_address_and_key(settings.llm.base_url)

@@ -359,7 +359,13 @@ class QueryMiddleware(CopiedAsItself):
         self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> list[Transformation]: ...
 
-    def transform(self, query: str | Iterable[str], **options: Any) -> Any:
+    def transform(
+        self,
+        query: str | Iterable[str],
+        *,
+        history: Any = None,
+        config: Any = None,
+    ) -> Any:
         """Return the model's transformation of *query*, or a list of them for a list of queries.
 
         If the model fails for a query, its transformation is empty, and its ``notes`` say why. For
@@ -368,7 +374,7 @@ class QueryMiddleware(CopiedAsItself):
         Raises:
             InvalidQuery: for an invalid query.
         """
-        return run(*self._prepare_transform(query, **options))
+        return run(*self._prepare_transform(query, history, config))
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -379,12 +385,18 @@ class QueryMiddleware(CopiedAsItself):
         self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> list[Transformation]: ...
 
-    async def atransform(self, query: str | Iterable[str], **options: Any) -> Any:
+    async def atransform(
+        self,
+        query: str | Iterable[str],
+        *,
+        history: Any = None,
+        config: Any = None,
+    ) -> Any:
         """Transform as `transform` does, without blocking the event loop."""
-        return await arun(*self._prepare_transform(query, **options))
+        return await arun(*self._prepare_transform(query, history, config))
 
     def _prepare_transform(
-        self, query: str | Iterable[str], *, history: Any = None, config: Any = None
+        self, query: str | Iterable[str], history: Any, config: Any
     ) -> tuple[Flow[Any], Bulkhead]:
         conversation = read_history(history)
         engine = self.engine.override((config,) if config else ())

@@ -44,3 +44,4 @@ def test_a_call_of_a_wrapped_function_loads_nothing_of_the_kit(call: str) -> Non
     search = "def search(query, top_k=4): return [{'id': 'a', 'score': 1.0, 'text': 'an answer'}]\n"
     loaded = list_modules_after(search + CALLS[call])
     assert {name for name in loaded if name.startswith("qtmiddleware.kit")} == set()
+    assert ("qtmiddleware.transforms" in loaded) == ("balanced" in CALLS[call])

@@ -19,6 +19,7 @@ from tests.support.retrieval_world import (
     message,
     reasons,
     scripted,
+    search,
     transforming,
 )
 
@@ -41,6 +42,20 @@ def test_a_remembered_transformation_costs_no_second_call(way: Way) -> None:
     assert decided(second) == (False, "cached")
     assert second.matches == first.matches
     assert sorted(searched.texts) == sorted([QUERY, REWRITE] * 2)  # results are never remembered
+
+
+def test_what_an_equal_question_got_meanwhile_costs_no_second_call() -> None:
+    def respond(query: str, top_k: int) -> Any:
+        if len(searched.calls) == 1:
+            other.retrieve(QUERY, top_k)
+        return search(query, top_k)
+
+    gate = {"mode": "auto", "targetCallRate": 1.0}
+    searched = Way("sync").wrap(respond, config=transforming("rewrite", escalation=gate))
+    other = searched.wrapped.middleware.wrap(search)
+    found = searched.retrieve(QUERY)
+    assert len(searched.model.prompts) == 1
+    assert decided(found) == (False, "cached")
 
 
 def test_a_failure_is_not_remembered() -> None:

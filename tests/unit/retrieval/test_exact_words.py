@@ -98,3 +98,13 @@ def test_a_question_without_spaces_is_asked_though_it_holds_a_number_or_a_name(
 
     wrap(["x"], client=model, transformationType="rewrite").retrieve(question)
     assert len(asked) == 1
+
+
+def test_one_text_from_two_sources_is_two_passages_beside_each_other() -> None:
+    rows = [
+        {"text": "Refunds take 14 days.", "score": 0.9, "metadata": {"source": "policy-0"}},
+        {"text": "Refunds take 14 days.", "score": 0.8, "metadata": {"source": "policy-1"}},
+        {"text": "Cats sleep.", "score": 0.2, "metadata": {"source": "cats"}},
+    ]
+    found = qtm.middleware(lambda query, top_k=2: rows[:top_k])("When are refunds paid?")
+    assert [row["metadata"]["source"] for row in found] == ["policy-0", "policy-1"]

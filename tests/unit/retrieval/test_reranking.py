@@ -85,3 +85,11 @@ def test_passages_without_text_keep_their_places(blank: set[int]) -> None:
     assert sorted(map(str, ids(found))) == [row["id"] for row in PASSAGES]
     assert found.status == "full"
     assert all("" not in texts for _, texts in judge.asked)
+
+
+def test_a_reranker_that_returns_something_else_is_told_what_is_expected() -> None:
+    found = retrieved(Judge(lambda texts: [1.0]))
+    (problem,) = found.degradations
+    assert problem.detail == "the reranker must return one finite number for each of 8 passages"
+    assert ("rerank", problem.detail) in found.trace.notes
+    assert found.response == PASSAGES
