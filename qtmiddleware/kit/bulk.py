@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -95,16 +96,18 @@ def transform_file(
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
         transform = partial(_transform_questions, config, client, concurrency)
         records = _transform_on_ray(transform, rest) if on_ray else transform(rest)
-        for record in records:
-            if error := record.get("error"):
-                report.failed[error] = report.failed.get(error, 0) + 1
-            else:
-                line = json.dumps({**record, "config": digest}, ensure_ascii=False) + "\n"
-                file.write(line.encode(errors="backslashreplace"))
-                file.flush()
-            report.made += 1
-            if show is not None:
-                show(report)
+        # If a line cannot be written, no further question is asked.
+        with closing(records):
+            for record in records:
+                if error := record.get("error"):
+                    report.failed[error] = report.failed.get(error, 0) + 1
+                else:
+                    line = json.dumps({**record, "config": digest}, ensure_ascii=False) + "\n"
+                    file.write(line.encode(errors="backslashreplace"))
+                    file.flush()
+                report.made += 1
+                if show is not None:
+                    show(report)
     return report
 
 

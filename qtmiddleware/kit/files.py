@@ -79,7 +79,7 @@ def open_regular_file(path: Path, *, follow_link: bool) -> BufferedReader:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow_link:
         if path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link; name the file it leads to", str(path))
+            raise OSError(errno.ELOOP, "it is a link; put the file itself there", str(path))
         # Somebody may create the link after the check above.
         flags |= getattr(os, "O_NOFOLLOW", 0)
     file = os.fdopen(os.open(path, flags), "rb")

@@ -111,7 +111,7 @@ def command(
         check_report(report)
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
-    source = _open_function(function, arguments, embed)
+    source = _open_function(function, arguments, embed, config or sets)
     with (
         show_warnings(hidden_events=("retrieval_degraded",)),
         nullcontext() if function is None else name_search_in_errors(function),
@@ -130,7 +130,7 @@ def command(
         with opened as bench:
             contenders = _select_systems(bench, selection, loaded)
             if source is not None and source.is_wrapped:
-                contenders.setdefault(OWN, {})
+                contenders[OWN] = {}
             if before is not None:
                 before.check_systems(contenders)
             comparison = bench.measure(contenders, progress=update)
@@ -162,14 +162,20 @@ def command(
 
 
 def _open_function(
-    function: str | None, arguments: list[str] | None, embed: str | None
+    function: str | None, arguments: list[str] | None, embed: str | None, settings: Any
 ) -> FunctionSource | None:
     if function is None:
         if arguments or embed:
             raise ConfigError("--arg and --embed need --function", path="--function")
         return None
     options: Any = {} if embed is None else {"embed": import_function(embed)}
-    return FunctionSource(import_function(function), function, parse_arguments(arguments), options)
+    fn = import_function(function)
+    source = FunctionSource(fn, function, parse_arguments(arguments), options)
+    if source.is_wrapped and settings:
+        raise ConfigError(
+            f"{function} is already wrapped; set the options where you wrap it", path="--config"
+        )
+    return source
 
 
 def _select_systems(

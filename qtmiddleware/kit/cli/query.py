@@ -44,8 +44,8 @@ def command(
     earlier questions. 'tt' changes the transformation type, 'exit' leaves.
 
     In a pipe every line is a separate question. Both words work there too:
-    'tt' with the number or name of a type on the next line, the number of a type
-    on the first line, and 'exit'.
+    'tt' with the number or name of a type on the next line, and 'exit'. The first
+    line may be the number or name of a type, too.
 
     Answers go to stdout, notes to stderr. --json writes one object per line for
     each question. Without a language model the command shows passages instead of
@@ -80,7 +80,7 @@ def command(
         else:
             run_pipe(session, asks_type=kind is None and not json_output)
     if session.errors and len(session.errors) == session.asked:
-        is_usage = isinstance(session.errors[-1], InvalidQuery)
+        is_usage = all(isinstance(error, InvalidQuery) for error in session.errors)
         raise typer.Exit(USAGE if is_usage else FAILED)
 
 

@@ -183,7 +183,7 @@ def run_terminal(session: Session, *, asks_type: bool) -> None:
 
 
 def run_pipe(session: Session, *, asks_type: bool) -> None:
-    """Process the lines of stdin. If *asks_type*, the first line may be the number of a type."""
+    """Process the lines of stdin. If *asks_type*, the first line may name a type."""
     # A session at a terminal begins with the choice of a type.
     session.expects_type = asks_type
     for line in sys.stdin:

@@ -48,8 +48,6 @@ from qtmiddleware.wrapping.wrapped import Wrapped
 CACHE: Final = Path(".qtm/bench")
 # The model is asked so many questions at a time.
 CONCURRENCY: Final = 8
-# The key that says how to read results. All systems use the same value.
-READING: Final = "keywordEvidence.fields"
 _BATCH: Final = 64
 _NO_MODEL: Final = (
     "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor"

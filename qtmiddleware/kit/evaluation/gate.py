@@ -62,6 +62,9 @@ class Baseline:
                 }
                 for system in report["systems"]
             }
+            # NaN fails this check, too: no comparison with NaN finds a loss.
+            if not all(0 <= value <= 1 for run in values.values() for value in run.values()):
+                raise ValueError(PRIMARY)
             baseline = cls(name, values, dict(report["fingerprints"]), report.get("model"))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise _refuse(name, f"must hold what qtm bench --json prints; {_HOW}") from None

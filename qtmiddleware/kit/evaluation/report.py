@@ -121,8 +121,10 @@ def _write_verdict(comparison: Comparison) -> tuple[str, str]:
 
 def _describe_price(comparison: Comparison, winner: SystemScore) -> str:
     calls = formatting.format_number(winner.calls_per_question)
-    price = formatting.format_dollars(winner.usd_per_thousand)
-    text = f" It calls the model {calls} times per question, for {price} per 1,000 questions."
+    price = "at an unknown price"
+    if winner.usd_per_thousand is not None:
+        price = f"for {formatting.format_dollars(winner.usd_per_thousand)} per 1,000 questions"
+    text = f" It calls the model {calls} times per question, {price}."
     free = _find_largest_gain(score for score in comparison.challengers if not score.llm_calls)
     if free is None or free.difference.gain <= 0:
         return f"{text} No system gains without a model."

@@ -99,7 +99,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     found: object = text
     if values:
         objects = (value for value in values if isinstance(value, dict))
-        found = next((value.get(FIELD.name) for value in objects), None)
+        found = next((value[FIELD.name] for value in objects if FIELD.name in value), None)
     context = clean_text(found) if isinstance(found, str) else ""
     if (
         # Half a sentence would be indexed as if it were the whole context.

@@ -28,7 +28,7 @@ from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_response
 from qtmiddleware.retrieval.running_call import record_embedding_time, record_unmerged_list
 from qtmiddleware.runtime.io import current_bulkhead, is_async
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.types import DEFAULT_NAMESPACE, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
@@ -77,6 +77,7 @@ class Hybrid:
         self._rrf_k = rrf_k
         self._preprocess = preprocess or PreprocessSettings()
         self._vector_search, self._keyword_search = vector_search, keyword_search
+        self._sampler = LogSampler()
         total_weight = options.vector_weight + options.bm25_weight
         if is_async(vector_search) or is_async(keyword_search):
             raise WrapError("hybrid search needs plain functions, not async functions")
@@ -126,8 +127,9 @@ class Hybrid:
             except Exception as error:
                 # Only the kind of the error: its message may quote a text.
                 kind = type(error).__name__
-                message = "the keyword search failed (%s); only the vector search was used"
-                logger.warning(message, kind, event="word_search_failed")
+                message = "the keyword search failed, so only the vector search was used"
+                event = "word_search_failed"
+                self._sampler.log(logger, event, {kind: ""}, message=message, error=kind)
         for name, ranking in rankings.items():
             record_unmerged_list(name, ranking)
         return _merge_rankings(rankings, self._options.method, self._rrf_k, top_k)

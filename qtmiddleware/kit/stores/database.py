@@ -50,7 +50,7 @@ def open_database(
     Raises:
         StoreError: If the file cannot be used.
     """
-    with explain_errors(subject):
+    with explain_errors(subject, OSError):
         if not path.startswith(MEMORY):
             _create_private_file(Path(path))
         connection = connect(path, busy_seconds=busy_seconds)
@@ -96,13 +96,12 @@ def connect(path: str, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connect
 
 @contextmanager
 def explain_errors(subject: str, *more: type[Exception]) -> Iterator[None]:
-    """Convert an error of SQLite or of the file system, or one of *more*, into a `StoreError`.
+    """Convert an error of SQLite, or one of *more*, into a `StoreError`.
 
     *subject* names the file in the message. The message never quotes a text of the file.
     """
     # SQLite quotes damaged pages in messages that are not UTF-8.
-    usual = (sqlite3.Error, OSError, UnicodeDecodeError)
-    kinds: tuple[type[Exception], ...] = (*usual, *more)
+    kinds: tuple[type[Exception], ...] = (sqlite3.Error, UnicodeDecodeError, *more)
     try:
         yield
     except QtMiddlewareError:

@@ -125,7 +125,7 @@ class SQLiteStore:
         self._identity = str(saved.get("identity"))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._subject!r}, dimension={self._dimension})"
+        return f"<{type(self).__name__}: {self._subject}, dimension {self._dimension}>"
 
     def __enter__(self) -> Self:
         return self
@@ -233,8 +233,11 @@ class SQLiteStore:
         with self._one_user, explain_errors(self._subject, *kinds):
             if self._closed:
                 raise StoreError(f"{self._subject} cannot be used: it is closed")
+            # The passages to write may raise an OSError of their own, which passes unchanged.
+            with explain_errors(self._subject, OSError):
+                opened = connect(self._path)
             # Closing the connection takes an unfinished transaction back.
-            with closing(connect(self._path)) as connection:
+            with closing(opened) as connection:
                 connection.execute(begin)
                 yield connection
                 connection.execute("COMMIT")

@@ -173,6 +173,7 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
         ("app:search --systems hybrid", 2, "hybrid"),
         ("app:wrapped --embed app:embed", 2, "already wrapped"),
         ("app:wrapped --recordings r.jsonl", 2, "already wrapped"),
+        ("app:wrapped --set topK=3", 2, "already wrapped"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_a_line(

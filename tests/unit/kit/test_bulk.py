@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -152,6 +153,23 @@ def test_a_key_that_is_rejected_stops_the_run(tmp_path: Path) -> None:
         run(tmp_path, [f"Who is {number}?" for number in range(100)], model)
     assert len(model.asked) <= 8
     assert records(tmp_path) == []
+
+
+def test_no_more_questions_are_asked_if_a_result_cannot_be_used(tmp_path: Path) -> None:
+    def fail(_: BulkReport) -> None:
+        raise OSError("the disk is full")
+
+    model = Rewriting(lambda *_: sleep(0.01))
+    (tmp_path / "in.txt").write_text("Who?\n" * 200, "utf-8")
+    with pytest.raises(OSError, match="full") as caught:
+        transform_file(
+            tmp_path / "in.txt", tmp_path / "out.jsonl", config=CONFIG, client=model, show=fail
+        )
+    # The traceback of the error keeps the run's variables.
+    asked = len(model.asked)
+    sleep(0.1)
+    assert caught.value.__traceback__ is not None
+    assert len(model.asked) == asked < 100
 
 
 def test_a_dead_service_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -145,6 +146,21 @@ def test_the_scale_of_the_scores_does_not_matter(
     ]
     one, other = judge(questions), judge(scaled)
     assert (one.confidence, one.is_unsure) == (other.confidence, other.is_unsure)
+
+
+def test_one_user_s_many_high_scores_make_no_other_question_unsure() -> None:
+    standings, chance = Standings(), Random(4)
+
+    def measure(best_score: float) -> bool:
+        signals = {"best_score": best_score, "lead": 0.1, "coverage": 0.2}
+        return standings.measure_confidence(signals, passage_count=4).is_unsure
+
+    for _ in range(60):
+        measure(chance.uniform(0.55, 0.7))
+    for _ in range(170):
+        measure(0.95)
+    assert not any(measure(best_score) for best_score in (0.56, 0.6, 0.7))
+    assert measure(0.2)
 
 
 # --- answers --------------------------------------------------------------------------------------

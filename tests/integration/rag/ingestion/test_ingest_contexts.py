@@ -151,6 +151,7 @@ def test_the_model_sees_a_short_document_whole_and_of_a_long_one_its_beginning_a
     [
         '```json\n{"context": "A report on bees, chapter one."}\n```',
         "A report on bees, chapter one.",
+        '{"chunk": "Bees."} {"context": "A report on bees, chapter one."}',
         '<think>What is it about?</think>{"context": "A report on bees,\\n chapter one."}',
     ],
 )

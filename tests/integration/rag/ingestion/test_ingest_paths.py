@@ -99,7 +99,7 @@ def test_a_link_to_a_file_that_is_found_in_a_folder_is_skipped_and_told(
     report = world.ingest(world.docs / pattern)
     (skipped,) = report.skipped
     assert (Path(skipped.path).name, report.documents) == ("link.txt", before)
-    assert skipped.reason == "cannot be opened (it is a link; name the file it leads to)"
+    assert skipped.reason == "cannot be opened (it is a link; put the file itself there)"
     assert "swordfish" not in str(world.passages())
     # One that is named itself is read.
     if leads_to != "nowhere.txt":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -136,7 +137,10 @@ def test_a_baseline_is_read_from_what_a_comparison_writes(tmp_path: Path) -> Non
         (lambda file: file.write_bytes(b"\xff\xfe\xfa"), "is not UTF-8"),
         (lambda file: file.write_text("[]"), "must hold what qtm bench --json prints"),
         (lambda file: file.write_text(json.dumps(plain(systems=[]))), "must hold judged questions"),
-        *((write_systems(value), "must hold what qtm bench") for value in ("high", None)),
+        *(
+            (write_systems(value), "must hold what qtm bench")
+            for value in ("high", None, 2, math.nan)
+        ),
     ],
 )
 def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(

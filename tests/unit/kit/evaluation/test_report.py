@@ -33,7 +33,7 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     assert verdict(comparison(score("rules", GAINS))).startswith(RULES)
     best = score("combined", GAINS, runs=paid(GAINS, None))
     said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
-    assert "for – per 1,000 questions. Without a model, “rules” gains +5.0 [+3.0, +7.0], wh" in said
+    assert "at an unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which" in said
     below = {"q1": 0.05, "q2": 0.05, "q3": -0.02, "q4": 0.0}
     assert verdict(comparison(score("rules", below))).startswith(
         "2 of 4 questions get better and 1 gets worse. “rules” gains 2.0"
