@@ -49,6 +49,7 @@ KNOWN = {
     "instructions that nothing closes": ("", "<?", "", "a page"),
     "marked sections that nothing closes": ("", "<![CDATA[", ">", "a page"),
     "cells of one row": ("", "<td>x", "", "a page"),
+    "many short words": ("", "a ", "", "an answer with citations"),
     "many citations": ("", "words before it [1]", "", "an answer with citations"),
 }
 
