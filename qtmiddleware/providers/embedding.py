@@ -153,7 +153,8 @@ async def _run_calls(calls: Sequence[partial[Any]], limit: int) -> list[Any]:
 
 def _find_method(model: Any, *, for_queries: bool) -> str:
     """Return the name of the method of *model* that embeds; ``""`` if *model* is a function."""
-    if not isinstance(model, type):
+    # A text, such as a model's name, has a method `encode`.
+    if not isinstance(model, str | type):
         for pair in _METHODS:
             if all(callable(getattr(model, name, None)) for name in pair):
                 return pair[0] if for_queries else pair[1]
