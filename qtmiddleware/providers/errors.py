@@ -91,7 +91,8 @@ def convert_function_error(error: Exception, fn_name: str) -> ModelError:
         return error
     kind = type(error).__name__
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s failed\n%s", fn_name, format_error(error), event="model_failed")
+        text = format_error(error)
+        _log.debug("%s failed\n%s", fn_name, text, event="model_failed", error=kind)
     if isinstance(error, ModelError):
         return build_safe_error(error, fn_name)
     # A library's own error class, such as the JSON decoder's, means that the service answered
@@ -102,7 +103,8 @@ def convert_function_error(error: Exception, fn_name: str) -> ModelError:
             _reported.add((fn_name, kind))
             stack = "".join(format_tb(error.__traceback__))
             hint = "a function gets one argument, the messages"
-            _log.error("%s raised %s (%s)\n%s", fn_name, kind, hint, stack, event="model_bug")
+            extra: dict[str, Any] = {"event": "model_bug", "error": kind}
+            _log.error("%s raised %s (%s)\n%s", fn_name, kind, hint, stack, **extra)
         return ModelError("failed", f"{fn_name} raised {kind}; the traceback is in the log")
     status = read_status(error)
     failure = kind if status is None else f"{kind} (HTTP {status})"

@@ -214,7 +214,10 @@ def test_a_bug_is_logged_once_with_its_place_and_without_its_words(
         with pytest.raises(ModelError, match=r"broken raised TypeError; the traceback is in the"):
             govern(broken).complete(prompt, Deadline())
     (record,) = caplog.records
-    assert (record.levelno, record.qtm["event"]) == (logging.ERROR, "model_bug")  # type: ignore[attr-defined]
+    assert (record.levelno, record.qtm) == (  # type: ignore[attr-defined]
+        logging.ERROR,
+        {"event": "model_bug", "error": "TypeError"},
+    )
     assert "a function gets one argument, the messages" in record.getMessage()
     assert 'callable.py"' in record.getMessage()
     assert prompt.user not in record.getMessage()
