@@ -8,6 +8,7 @@ from contextlib import suppress
 from traceback import format_tb
 from typing import Any, Final
 
+from qtmiddleware.config.errors import hide_secrets
 from qtmiddleware.errors import (
     REASONS,
     ModelError,
@@ -101,7 +102,8 @@ def convert_function_error(error: Exception, fn_name: str) -> ModelError:
     if is_bug and type(error) not in (Exception, RuntimeError):
         if (fn_name, kind) not in _reported:
             _reported.add((fn_name, kind))
-            stack = "".join(format_tb(error.__traceback__))
+            # A line of the function may hold a key.
+            stack = hide_secrets("".join(format_tb(error.__traceback__)))
             hint = "a function gets one argument, the messages"
             extra: dict[str, Any] = {"event": "model_bug", "error": kind}
             _log.error("%s raised %s (%s)\n%s", fn_name, kind, hint, stack, **extra)

@@ -210,6 +210,9 @@ def test_a_bug_is_logged_once_with_its_place_and_without_its_words(
     def broken() -> Any:
         """Takes no messages."""
 
+    def keyed(messages: Any) -> Any:
+        return len(api_key="sk-proj-abcdefghijklmnop0123456789")  # type: ignore[call-arg]
+
     for _ in range(3):
         with pytest.raises(ModelError, match=r"broken raised TypeError; the traceback is in the"):
             govern(broken).complete(prompt, Deadline())
@@ -221,6 +224,9 @@ def test_a_bug_is_logged_once_with_its_place_and_without_its_words(
     assert "a function gets one argument, the messages" in record.getMessage()
     assert 'callable.py"' in record.getMessage()
     assert prompt.user not in record.getMessage()
+    with pytest.raises(ModelError):
+        govern(keyed).complete(prompt, Deadline())
+    assert "abcdefghijklmnop" not in caplog.text
 
 
 def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
