@@ -18,7 +18,7 @@ from qtmiddleware.runtime.io import is_async, run_in_background_loop, run_in_thr
 # The maximum number of concurrent calls to a function that takes one text per call.
 CONCURRENCY: Final = 8
 
-# The methods for questions and for passages: of LangChain and Chroma, LlamaIndex, new models of
+# The methods for questions and for passages: of LangChain, LlamaIndex, new models of
 # sentence-transformers, `Embedder`, and old models of sentence-transformers.
 _METHODS: Final = (
     ("embed_query", "embed_documents"),

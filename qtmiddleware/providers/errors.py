@@ -35,14 +35,14 @@ _CODE: Final = {
     "invalid_api_key": "unauthorized",
 }
 _ADVICE: Final = {
-    "timeout": "did not answer in time; raise limits.llmTimeoutMs or answer.timeoutMs",
+    "timeout": "is too slow; for a language model, raise limits.llmTimeoutMs or answer.timeoutMs",
     "unauthorized": "rejected the key; check OPENAI_API_KEY and its permissions",
     "rate_limited": "accepts no more requests for now",
     "refused": "withheld the answer by its content filter",
     "too_long": "says the request is too long for the model",
     "rejected": "rejected the request; check the model and the config",
     "unavailable": "is not available; check llm.baseUrl or OPENAI_BASE_URL and the network",
-    "unparsable": "sent no readable response; check that llm.baseUrl is an API's address",
+    "unparsable": "sent no readable response; check llm.baseUrl or OPENAI_BASE_URL",
 }
 # Any other text of a provider may quote a key or a query.
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
