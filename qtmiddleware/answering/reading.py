@@ -75,6 +75,10 @@ class AnswerReader:
         After the last piece, that is all text but trailing white space.
         """
         text = self._held + piece
+        if not (self._is_opening or is_last or piece.strip()):
+            # A model may write white space for a long time. It is shown before the next word.
+            self._held = text
+            return ""
         if self._is_opening:
             text = _remove_thoughts(text)
             if not is_last and _can_become_opening(text):
