@@ -226,7 +226,7 @@ class Observer(Protocol):
     """Receives every operation when it starts and when it ends.
 
     It must be fast and thread-safe: it is called in the thread or task of the operation. What it
-    raises is logged once and otherwise ignored.
+    raises is logged at most once a minute, and otherwise ignored.
 
     - An operation starts after its parent, and ends once. If the caller stops waiting for it, it
       ends at this moment, in the caller's thread or task, even if the call continues.

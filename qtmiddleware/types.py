@@ -600,8 +600,7 @@ class Operation(FrozenDataclass):
         name: For a search, the kind of its variant; for a model call, the mode of its prompt.
         parent: The operation that includes this one; ``None`` for an outermost operation.
         model: The name of the language model, embedding model or reranker; ``""`` if not known.
-        provider: As in OpenTelemetry's conventions, such as ``azure.ai.openai``; ``""`` if not
-            known.
+        provider: As in OpenTelemetry's conventions, such as ``openai``; ``""`` if not known.
         weight: For a search, the weight of its variant in the fusion.
         top_k: The number of passages that a retrieval or search asks for; ``None`` if not known.
         began: The start, in seconds since the epoch.

@@ -47,22 +47,27 @@ class AnswerReader:
         matches: the passages that the answer may cite.
 
     Attributes:
-        text: the text returned so far.
         citations: the citations in `text`, in order.
         invented_count: the number of citations that were removed.
         is_answered: whether the passages answer the question; ``False`` after the `MARKER`.
     """
 
     def __init__(self, matches: Sequence[Match]) -> None:
-        self.text = ""
         self.citations: list[Citation] = []
         self.invented_count = 0
         self.is_answered = True
         self._matches = matches
         self._is_opening = True  # the text so far may still become reasoning or the marker
         self._held = ""  # the text that has not been read yet
+        self._shown: list[str] = []
+        self._length = 0
         self._space = ""  # line breaks before a removed citation
         self._code = ""  # the backticks that end the code; "" outside code
+
+    @property
+    def text(self) -> str:
+        """The text returned so far."""
+        return "".join(self._shown)
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
         """Read the next *piece* of the answer, and return the text that can be shown now.
@@ -70,6 +75,10 @@ class AnswerReader:
         After the last piece, that is all text but trailing white space.
         """
         text = self._held + piece
+        if not (self._is_opening or is_last or piece.strip()):
+            # A model may write white space for a long time. It is shown before the next word.
+            self._held = text
+            return ""
         if self._is_opening:
             text = _remove_thoughts(text)
             if not is_last and _can_become_opening(text):
@@ -80,18 +89,18 @@ class AnswerReader:
         finished = text[: unfinished.start()] if unfinished else text
         finished = finished.rstrip()
         self._held = text[len(finished) :]
-        length = len(self.text)
+        count = len(self._shown)
         for token in _TOKEN.finditer(finished):
             self._read_token(token)
-        return self.text[length:]
+        return "".join(self._shown[count:])
 
     def renumber(self, offset: int) -> str:
         """Return the text so far with *offset* added to the number of each citation."""
-        text, end = "", 0
+        shown, text, end = self.text, "", 0
         for citation in self.citations:
-            text += f"{self.text[end : citation.start]}[{citation.number + offset}]"
+            text += f"{shown[end : citation.start]}[{citation.number + offset}]"
             end = citation.end
-        return text + self.text[end:]
+        return text + shown[end:]
 
     def _read_opening(self, text: str) -> str:
         """Return *text* without an unfinished thought or the `MARKER` at its beginning."""
@@ -122,16 +131,19 @@ class AnswerReader:
         else:
             self._show(space)
         for number in cited:
-            start = len(self.text)
+            start = self._length
             self._show(f"[{number}]")
             match = self._matches[number - 1]
-            self.citations.append(Citation(number, start, len(self.text), match))
+            self.citations.append(Citation(number, start, self._length, match))
 
     def _show(self, text: str) -> None:
         """Add *text* after the line breaks that were held; an answer begins with neither."""
         text = self._space + text
         self._space = ""
-        self.text += text if self.text else text.lstrip()
+        if not self._length:
+            text = text.lstrip()
+        self._shown.append(text)
+        self._length += len(text)
 
 
 def _remove_thoughts(text: str) -> str:

@@ -217,7 +217,7 @@ class OpenTelemetryObserver:
         span.end(round((operation.began + operation.seconds) * 1e9))
 
     def _describe_model(self, operation: Operation) -> dict[str, Any]:
-        """Return the attributes for the kind, provider, model and server of *operation*."""
+        """Return the attributes for the kind, provider and model of *operation*."""
         provider = operation.provider
         if operation.kind in ("model", "embedding"):
             # The conventions require a name, also for a function of the user's own.

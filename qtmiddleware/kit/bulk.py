@@ -22,6 +22,7 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.dataset import Question, load_questions, read_lines
 from qtmiddleware.kit.ray_data import map_on_ray
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.providers.errors import convert_function_error
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.runtime.files import open_for_writing
@@ -223,7 +224,8 @@ class _PacedModel:
             try:
                 # The time counts from the call itself, not from the wait before it.
                 reply = self._inner.complete(prompt, Deadline.after(self._call_seconds))
-            except ModelError as error:
+            except Exception as caught:
+                error = convert_function_error(caught, self.name)
                 now = monotonic()
                 is_temporary = error.reason in _TEMPORARY
                 is_down = is_temporary and now - self._answered_at >= PATIENCE

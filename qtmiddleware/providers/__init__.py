@@ -1,4 +1,4 @@
-"""Connect language models, embedders and rerankers, with one file or folder per vendor."""
+"""Connect language models, embedders and rerankers of vendors and users."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from qtmiddleware.runtime.io import is_async, run_in_background_loop, run_in_thr
 # The maximum number of concurrent calls to a function that takes one text per call.
 CONCURRENCY: Final = 8
 
-# The methods for questions and for passages: of LangChain and Chroma, LlamaIndex, new models of
+# The methods for questions and for passages: of LangChain, LlamaIndex, new models of
 # sentence-transformers, `Embedder`, and old models of sentence-transformers.
 _METHODS: Final = (
     ("embed_query", "embed_documents"),
@@ -153,7 +153,8 @@ async def _run_calls(calls: Sequence[partial[Any]], limit: int) -> list[Any]:
 
 def _find_method(model: Any, *, for_queries: bool) -> str:
     """Return the name of the method of *model* that embeds; ``""`` if *model* is a function."""
-    if not isinstance(model, type):
+    # A text, such as a model's name, has a method `encode`.
+    if not isinstance(model, str | type):
         for pair in _METHODS:
             if all(callable(getattr(model, name, None)) for name in pair):
                 return pair[0] if for_queries else pair[1]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from traceback import format_tb
 from typing import Any, Final
 
+from qtmiddleware.config.errors import hide_secrets
 from qtmiddleware.errors import (
     REASONS,
     ModelError,
@@ -34,14 +35,14 @@ _CODE: Final = {
     "invalid_api_key": "unauthorized",
 }
 _ADVICE: Final = {
-    "timeout": "did not answer in time; raise limits.llmTimeoutMs or answer.timeoutMs",
+    "timeout": "is too slow; for a language model, raise limits.llmTimeoutMs or answer.timeoutMs",
     "unauthorized": "rejected the key; check OPENAI_API_KEY and its permissions",
     "rate_limited": "accepts no more requests for now",
     "refused": "withheld the answer by its content filter",
     "too_long": "says the request is too long for the model",
     "rejected": "rejected the request; check the model and the config",
     "unavailable": "is not available; check llm.baseUrl or OPENAI_BASE_URL and the network",
-    "unparsable": "sent no readable response; check that llm.baseUrl is an API's address",
+    "unparsable": "sent no readable response; check llm.baseUrl or OPENAI_BASE_URL",
 }
 # Any other text of a provider may quote a key or a query.
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
@@ -91,7 +92,8 @@ def convert_function_error(error: Exception, fn_name: str) -> ModelError:
         return error
     kind = type(error).__name__
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s failed\n%s", fn_name, format_error(error), event="model_failed")
+        text = format_error(error)
+        _log.debug("%s failed\n%s", fn_name, text, event="model_failed", error=kind)
     if isinstance(error, ModelError):
         return build_safe_error(error, fn_name)
     # A library's own error class, such as the JSON decoder's, means that the service answered
@@ -100,9 +102,11 @@ def convert_function_error(error: Exception, fn_name: str) -> ModelError:
     if is_bug and type(error) not in (Exception, RuntimeError):
         if (fn_name, kind) not in _reported:
             _reported.add((fn_name, kind))
-            stack = "".join(format_tb(error.__traceback__))
+            # A line of the function may hold a key.
+            stack = hide_secrets("".join(format_tb(error.__traceback__)))
             hint = "a function gets one argument, the messages"
-            _log.error("%s raised %s (%s)\n%s", fn_name, kind, hint, stack, event="model_bug")
+            extra: dict[str, Any] = {"event": "model_bug", "error": kind}
+            _log.error("%s raised %s (%s)\n%s", fn_name, kind, hint, stack, **extra)
         return ModelError("failed", f"{fn_name} raised {kind}; the traceback is in the log")
     status = read_status(error)
     failure = kind if status is None else f"{kind} (HTTP {status})"

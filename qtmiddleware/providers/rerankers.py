@@ -38,7 +38,7 @@ _PREFIX: Final = "pinecone/"
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 _ALLOWED: Final = (
     "None for the model named by rerank.model, an object with name and rerank(query, texts), or a"
-    " plain function, not an async one, from (query, texts) to scores"
+    " plain function from (query, texts) to scores"
 )
 
 
@@ -54,15 +54,16 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
         if options.model in _HOSTED or options.model.startswith(_PREFIX):
             return PineconeReranker(options.model)
         return CrossEncoderReranker(options.model, trust_remote_code=options.trust_remote_code)
-    is_plain = not isinstance(candidate, type) and not is_async(
-        getattr(candidate, "rerank", candidate)
-    )
+    kind = type(candidate).__name__
+    is_plain = not isinstance(candidate, type)
+    if is_async(getattr(candidate, "rerank", candidate)):
+        is_plain, kind = False, f"an async {kind}"
     if is_plain and isinstance(candidate, Reranker):
         return candidate
     if is_plain and callable(candidate):
         return FunctionReranker(candidate)
     raise ConfigError(
-        f"reranker must be {_ALLOWED}, not {type(candidate).__name__}",
+        f"reranker must be {_ALLOWED}, not {kind}",
         path="reranker",
         allowed=_ALLOWED,
     )

@@ -116,6 +116,8 @@ class Breaker:
         # Two threads may end an attempt: one performs it, the other stops waiting for it. A call
         # that began before the breaker opened says nothing new.
         is_news = not attempt.is_over and attempt.is_probe == self._needs_probe
+        if not attempt.is_probe and self.wait_seconds:
+            is_news = False
         attempt.is_over = True
         if not is_news or not self.max_failures:
             return ""

@@ -39,7 +39,16 @@ def replace_value_at_path(container: Any, path: Sequence[str], value: Any) -> An
         new |= dict.fromkeys(
             name for name in _BUNDLED_VECTORS if read_field(container, name) is not None
         )
-    return copy_with(container, new)
+    try:
+        return copy_with(container, new)
+    except TypeError:
+        # Code of the class may write to a deep copy, which shares no data.
+        copied = copy.deepcopy(container)
+        if copied is container:
+            raise
+        for name, field in new.items():
+            setattr(copied, name, field)
+        return copied
 
 
 def copy_with(holder: Any, new: Mapping[str, Any]) -> Any:

@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 _locks: Final[WeakSet[threading.Lock]] = WeakSet()
 _resettables: Final[WeakSet[Any]] = WeakSet()
-_left_to_parent: Final[list[object]] = []
 
 
 def register_fork_reset(resettable: Any) -> None:
@@ -30,11 +29,6 @@ def make_lock() -> threading.Lock:
     lock = threading.Lock()
     _locks.add(lock)
     return lock
-
-
-def leave_to_parent(*connections: object) -> None:
-    """Never close *connections* in this process, which could wait for a lock of the parent."""
-    _left_to_parent.extend(connections)
 
 
 class MadeOnce(Generic[T]):

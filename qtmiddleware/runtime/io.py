@@ -310,7 +310,9 @@ class _LoopMailbox(Mailbox[T]):
             self._loop.call_soon_threadsafe(self._bell.set)
 
     async def get(self, deadline: Deadline) -> T:
-        async with asyncio.timeout(deadline.remaining()):
+        seconds = deadline.remaining()
+        # Some event loops, such as Qt's, accept no infinite time.
+        async with asyncio.timeout(None if seconds == NEVER else seconds):
             while not self._arrived:
                 self._bell.clear()
                 await self._bell.wait()

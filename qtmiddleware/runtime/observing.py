@@ -84,8 +84,9 @@ class Observation:
                 report(operation)
             except Exception as error:
                 name, kind = type(observer).__name__, type(error).__name__
-                _sampler.log(logger, "observer_failed", {name: kind}, message="observer failed")
-                logger.debug("%s", format_error(error), event="observer_failed")
+                event = "observer_failed"
+                _sampler.log(logger, event, {name: kind}, message="observer failed", error=kind)
+                logger.debug("%s", format_error(error), event=event, error=kind)
 
     def __enter__(self) -> Observation:
         if self.operation is not None and not self._running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from math import ceil
 from typing import Any, Final
 
@@ -109,7 +109,9 @@ class GovernedModel:
             yield await self.acomplete(prompt, deadline)
             return
         with self._govern_call(prompt, deadline) as output:
-            async with aclosing(inner.astream(prompt, deadline)) as pieces:
+            pieces = inner.astream(prompt, deadline)
+            # An iterator that is no generator cannot be closed.
+            async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():
                 async for piece in pieces:
                     output.append(piece)
                     yield piece

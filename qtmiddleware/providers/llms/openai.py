@@ -188,7 +188,9 @@ class OpenAIModel:
             try:
                 answer = client.chat.completions.create(**request, timeout=seconds)
                 if inspect.isawaitable(answer):
-                    answer = await answer
+                    # The client's own retries end with this time too.
+                    async with asyncio.timeout(seconds):
+                        answer = await answer
             except Exception as error:
                 option = self._find_rejected(error, request)
                 if not option:
@@ -215,9 +217,16 @@ class OpenAIModel:
         parameter = read_body_field(error, "param")
         if parameter in request and parameter not in _NEEDED:
             return parameter
-        shape = request.get("response_format", {}).get("type", "")
+        shape: str = request.get("response_format", {}).get("type", "")
         is_auto = self._options.structured_output == "auto"
-        return shape if is_auto and _is_format_rejected(error) else ""
+        if shape and is_auto and _is_format_rejected(error):
+            return shape
+        # Some services name the option only in their message.
+        words = str(getattr(error, "body", ""))[:2_000]
+        for name in request:
+            if read_status(error) in (400, 422) and name not in _NEEDED and name in words:
+                return name
+        return ""
 
     @property
     def _service(self) -> str:

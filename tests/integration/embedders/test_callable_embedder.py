@@ -83,6 +83,8 @@ def test_a_wrapped_function_embeds_by_either_option_but_not_by_both() -> None:
             assert search("Is Jaco ill?")[0]["score"] == 12.0
     with pytest.raises(WrapError, match="exclude each other"):
         qtm.QueryMiddleware().wrap(vector_search, embed=true, embed_many=listed)
+    with pytest.raises(WrapError, match="not str"):
+        qtm.QueryMiddleware().wrap(vector_search, embed="the-name-of-a-model")
     wrong = qtm.QueryMiddleware().wrap(vector_search, embed=listed)
     with pytest.raises(EmbeddingError, match=r"for 1 texts\. Pass a function of a list .*many="):
         wrong("Is Jaco ill?")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any
 
 import openai
@@ -55,6 +56,18 @@ def is_open_client(it: Any) -> bool:
 
 
 # --- the user's own settings ----------------------------------------------------------------------
+
+
+def test_a_blocking_call_of_an_async_client_ends_at_the_deadline(
+    prompt, server: ModelServer
+) -> None:
+    server.reply = failure(503, headers={"retry-after": "30"})
+    model = OpenAIModel("m", client=own_client(server.url, max_retries=2))
+    began = monotonic()
+    with pytest.raises(ModelError) as caught:
+        model.complete(prompt, Deadline.after(0.5))
+    assert caught.value.reason == "timeout"
+    assert monotonic() - began < 20
 
 
 @pytest.mark.parametrize(("max_retries", "requests"), [(0, 1), (2, 3)])

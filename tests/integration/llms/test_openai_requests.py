@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai import THINKING_TOKENS, OpenAIModel
+from qtmiddleware.types import Deadline
 from tests.support.model_server import ModelServer, Said, as_json
 
 
@@ -109,6 +111,17 @@ def test_an_option_that_is_refused_by_its_name_is_left_out_and_remembered(
     model = OpenAIModel("m", LlmSettings(base_url=provider.url))
     assert [ask(model, prompt).calls for _ in range(2)] == [2, 1]
     assert provider.formats == ["json_schema"] * 3
+
+
+def test_an_option_that_only_the_message_names_is_left_out(
+    prompt, model_server: ModelServer
+) -> None:
+    provider = Provider(model_server, refuses("stream_options"))
+    model = OpenAIModel("m", LlmSettings(base_url=provider.url))
+    plain = replace(prompt, fields=())
+    for calls in (2, 1):
+        *_, reply = model.stream(plain, Deadline.after(60))
+        assert reply.calls == calls
 
 
 def test_another_refusal_is_an_error_that_names_the_option(

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.errors import QtMiddlewareError
 from tests.robustness.hostile.text_readers import FUNCTIONS
 from tests.support.hostile_corpus import MADE
@@ -49,6 +50,7 @@ KNOWN = {
     "instructions that nothing closes": ("", "<?", "", "a page"),
     "marked sections that nothing closes": ("", "<![CDATA[", ">", "a page"),
     "cells of one row": ("", "<td>x", "", "a page"),
+    "many short words": ("", "a ", "", "an answer with citations"),
     "many citations": ("", "words before it [1]", "", "an answer with citations"),
 }
 
@@ -69,3 +71,10 @@ def test_a_megabyte_is_read_to_its_end(name: str) -> None:
 def test_what_once_took_the_square_of_its_length_is_read_to_its_end(name: str) -> None:
     *attack, function = KNOWN[name]
     read_a_megabyte(function, *attack)
+
+
+def test_white_space_that_comes_piece_by_piece_is_read_to_its_end() -> None:
+    reader = AnswerReader(())
+    for piece in ("a", *[" " * 10] * 20_000, "b"):
+        reader.feed(piece)
+    assert reader.text == "a" + " " * 200_000 + "b"

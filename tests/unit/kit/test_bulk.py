@@ -138,6 +138,21 @@ def test_what_a_busy_service_refuses_is_asked_again(tmp_path: Path) -> None:
     assert model.asked.count("Who?") == 4
 
 
+def test_what_a_function_could_not_reach_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PAUSE", 0.01)
+    calls = []
+
+    def ask(messages: Any) -> str:
+        calls.append(messages)
+        if len(calls) == 1:
+            raise ConnectionError
+        return json.dumps({"rewrite": "please Why?"})
+
+    assert run(tmp_path, ["Why?"], ask).made == len(calls) - 1 == 1
+
+
 def test_a_question_that_the_model_refuses_gets_no_line_and_is_asked_again(tmp_path: Path) -> None:
     questions = ["Who?", "Whose?", "Whom?", "What?", "Why?"]
     model = Rewriting(lambda question, _: None if question == "Why?" else ModelError("refused"))

@@ -93,3 +93,12 @@ def test_a_probe_that_never_ends_holds_others_up_no_longer_than_a_failure(clock:
     assert breaker.begin_attempt() is None
     clock.now += 1
     assert begin(breaker).is_probe
+
+
+def test_calls_that_are_asked_to_pause_together_open_the_breaker_for_the_pause(
+    clock: Clock,
+) -> None:
+    breaker = Breaker(3, 30, clock=clock)
+    for attempt in [begin(breaker) for _ in range(8)]:
+        attempt.end(has_failed=True, pause_seconds=1)
+    assert breaker.wait_seconds == 1

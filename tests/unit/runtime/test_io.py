@@ -90,3 +90,19 @@ def test_a_function_that_swallows_its_cancellation_does_not_hang_its_caller() ->
         lambda seconds: asyncio.run(within(seconds)), lambda _: swallowed, seconds=0.02
     )
     assert [outcome.late for outcome in outcomes] == [True, True]
+
+
+class FiniteLoop(asyncio.SelectorEventLoop):
+    """Accepts no infinite time, as the loops of Qt."""
+
+    def call_at(self, when: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        int(when)
+        return super().call_at(when, *arguments, **options)
+
+
+def test_waiting_without_a_deadline_asks_the_loop_for_no_infinite_time() -> None:
+    async def start() -> Any:
+        return await Tasks(Bulkhead()).start(partial(asyncio.sleep, 0, "done")).get()
+
+    with asyncio.Runner(loop_factory=FiniteLoop) as runner:
+        assert runner.run(start()) == "done"

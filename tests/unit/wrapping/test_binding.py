@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -35,6 +35,22 @@ class Validated(BaseModel):
     model_config = ConfigDict(frozen=True, validate_assignment=True)
     text: str = QUERY
     limit: int = Field(default=3, le=20)
+
+
+@dataclass
+class Guarded:
+    """Holds its text behind a property, in data that a plain copy would share."""
+
+    data: dict[str, str] = field(default_factory=lambda: {"text": QUERY})
+    limit: int = 3
+
+    @property
+    def text(self) -> str:
+        return self.data["text"]
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self.data["text"] = text
 
 
 class Options(NamedTuple):
@@ -217,7 +233,13 @@ def test_a_vector_goes_where_the_function_wants_it_however_the_text_came(
 
 @pytest.mark.parametrize(
     "request_object",
-    [{"text": QUERY, "limit": 3}, Plain(), SimpleNamespace(text=QUERY, limit=3), Validated()],
+    [
+        {"text": QUERY, "limit": 3},
+        Plain(),
+        SimpleNamespace(text=QUERY, limit=3),
+        Validated(),
+        Guarded(),
+    ],
     ids=lambda it: type(it).__name__,
 )
 def test_both_may_be_fields_of_a_request_of_any_kind(request_object: Any) -> None:

@@ -210,14 +210,23 @@ def test_a_bug_is_logged_once_with_its_place_and_without_its_words(
     def broken() -> Any:
         """Takes no messages."""
 
+    def keyed(messages: Any) -> Any:
+        return len(api_key="sk-proj-abcdefghijklmnop0123456789")  # type: ignore[call-arg]
+
     for _ in range(3):
         with pytest.raises(ModelError, match=r"broken raised TypeError; the traceback is in the"):
             govern(broken).complete(prompt, Deadline())
     (record,) = caplog.records
-    assert (record.levelno, record.qtm["event"]) == (logging.ERROR, "model_bug")  # type: ignore[attr-defined]
+    assert (record.levelno, record.qtm) == (  # type: ignore[attr-defined]
+        logging.ERROR,
+        {"event": "model_bug", "error": "TypeError"},
+    )
     assert "a function gets one argument, the messages" in record.getMessage()
     assert 'callable.py"' in record.getMessage()
     assert prompt.user not in record.getMessage()
+    with pytest.raises(ModelError):
+        govern(keyed).complete(prompt, Deadline())
+    assert "abcdefghijklmnop" not in caplog.text
 
 
 def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:

@@ -172,3 +172,21 @@ def test_a_budget_without_room_leaves_the_next_call_to_try(clock: Clock) -> None
     for _ in range(2):
         with pytest.raises(ModelError, match=r"budget\.maxTokens"):
             model.complete(PROMPT, Deadline.after(60))
+
+
+def test_a_stream_may_be_an_iterator_that_cannot_be_closed() -> None:
+    class Pieces:
+        def __init__(self) -> None:
+            self.left = iter(["fi", REPLY])
+
+        def __aiter__(self) -> Pieces:
+            return self
+
+        async def __anext__(self) -> Any:
+            for piece in self.left:
+                return piece
+            raise StopAsyncIteration
+
+    governed = Governed()
+    governed.inner.astream = lambda *_: Pieces()  # type: ignore[assignment, method-assign]
+    assert asyncio.run(_awaited(governed.model, Deadline.after(60))) == ["fi", REPLY]
