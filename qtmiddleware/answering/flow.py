@@ -28,7 +28,7 @@ from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.transform_stage import record_cost
-from qtmiddleware.runtime.io import IO, Bulkhead, Outcome, Threads, drive, make_async_io
+from qtmiddleware.runtime.concurrency import IO, Bulkhead, Outcome, Threads, drive, make_async_io
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Piece, Searcher, Services, stream_reply
 from qtmiddleware.transforms.prompt import (

@@ -22,7 +22,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.integrations import require_package
 from qtmiddleware.integrations.adapter import Adapter, check_count, convert_matches
-from qtmiddleware.runtime.io import run_in_thread
+from qtmiddleware.runtime.concurrency import run_in_thread
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.engine import MiddlewareOptions
 from qtmiddleware.wrapping.wrapped import Wrapped

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.runtime.io import run_in_thread
+from qtmiddleware.runtime.concurrency import run_in_thread
 from qtmiddleware.tools.passages import format_json
 from qtmiddleware.tools.search_tool import SearchTool, ToolFailure
 

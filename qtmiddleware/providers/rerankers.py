@@ -18,8 +18,8 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers import find_function_name, replace_surrogates
+from qtmiddleware.runtime.concurrency import is_async
 from qtmiddleware.runtime.forking import MadeOnce, make_lock
-from qtmiddleware.runtime.io import is_async
 
 # The pause in seconds before a failed load is tried again, because each try may take seconds.
 AGAIN_SECONDS: Final = 60.0

@@ -52,7 +52,7 @@ from qtmiddleware.retrieval.ranking import (
 from qtmiddleware.retrieval.responses import SearchResult
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.retrieval.variants import VariantResults, search_variants
-from qtmiddleware.runtime.io import Outcome, Work
+from qtmiddleware.runtime.concurrency import Outcome, Work
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.services import Search, Services

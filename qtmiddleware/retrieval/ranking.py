@@ -34,7 +34,7 @@ from qtmiddleware.retrieval.responses import (
 )
 from qtmiddleware.retrieval.signals import measure_confidence_signals, measure_leading_coverage
 from qtmiddleware.retrieval.state import State
-from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.concurrency import Outcome
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.types import (

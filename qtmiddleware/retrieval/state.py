@@ -14,7 +14,7 @@ from qtmiddleware.retrieval.call import PAGED, Call, prepare_query
 from qtmiddleware.retrieval.history import is_new_topic
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.retrieval.signals import find_skip_reason
-from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.concurrency import Outcome
 from qtmiddleware.types import (
     Deadline,
     Decision,

@@ -15,7 +15,7 @@ from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.signals import measure_leading_coverage
 from qtmiddleware.runtime.cache import follow_flight, hash_key
-from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.concurrency import Outcome
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.transforms import (
     GlossaryTerms,

@@ -16,8 +16,8 @@ from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.settings import CacheSettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Cache
+from qtmiddleware.runtime.concurrency import IO
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.io import IO
 from qtmiddleware.types import Deadline, Degradation, Transformation
 
 MAX_SECONDS: Final = 0.25

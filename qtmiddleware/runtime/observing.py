@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer
-from qtmiddleware.runtime.io import Ending, on_abandon
+from qtmiddleware.runtime.concurrency import Ending, on_abandon
 from qtmiddleware.runtime.logs import LogSampler, format_error, get_logger
 from qtmiddleware.types import Operation
 

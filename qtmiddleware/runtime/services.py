@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import WrapError, convert_to_model_error
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, RetrievalHook, StreamingModel
-from qtmiddleware.runtime.io import (
+from qtmiddleware.runtime.concurrency import (
     IO,
     Bulkhead,
     Mailbox,

@@ -9,7 +9,7 @@ from pkgutil import get_data
 from typing import Annotated, Any, Final
 
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.runtime.io import drive, run_in_background_loop
+from qtmiddleware.runtime.concurrency import drive, run_in_background_loop
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.tools.passages import build_search_result, format_json
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.errors import SetupWarning, is_rate_limit
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.call import Call, build_paging_warning
+from qtmiddleware.retrieval.call_stack import RunningCall
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.retrieval.running_call import RunningCall
-from qtmiddleware.runtime.io import IO, Bulkhead
+from qtmiddleware.runtime.concurrency import IO, Bulkhead
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Search, Services, arun, run
 from qtmiddleware.types import Retrieval, add_degradation

@@ -34,8 +34,8 @@ from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.concurrency import Bulkhead
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.io import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import make_root_observation
 from qtmiddleware.wrapping.shadow import ShadowRuns

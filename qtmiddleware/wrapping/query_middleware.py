@@ -27,8 +27,8 @@ from qtmiddleware.retrieval.flow import transform
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
+from qtmiddleware.runtime.concurrency import Bulkhead, gather_results
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.io import Bulkhead, gather_results
 from qtmiddleware.runtime.services import Flow, Services, arun, run
 from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls

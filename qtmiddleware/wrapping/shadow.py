@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.flow import retrieve
+from qtmiddleware.runtime.concurrency import drive
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.io import drive
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import arun, run
 from qtmiddleware.types import Retrieval

@@ -23,10 +23,16 @@ from typing import (
 
 from qtmiddleware.errors import InvalidQuery, WrapError
 from qtmiddleware.retrieval.call import Call, build_query_error, find_query_problem
+from qtmiddleware.retrieval.call_stack import is_nested_call
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.running_call import is_nested_call
-from qtmiddleware.runtime.io import UNLIMITED, Threads, drive, gather_results, make_async_io
+from qtmiddleware.runtime.concurrency import (
+    UNLIMITED,
+    Threads,
+    drive,
+    gather_results,
+    make_async_io,
+)
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.runtime.services import arun, run
 from qtmiddleware.types import Answer, Degradation, Retrieval

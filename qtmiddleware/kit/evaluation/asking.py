@@ -14,7 +14,7 @@ from qtmiddleware.errors import (
     convert_to_model_error,
 )
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.runtime.io import Bulkhead, Outcome
+from qtmiddleware.runtime.concurrency import Bulkhead, Outcome
 from qtmiddleware.runtime.services import Services, run
 from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
 from qtmiddleware.transforms.replies import READ_CHARS, read_json, strip_thoughts

@@ -17,7 +17,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
-from qtmiddleware.runtime.io import Bulkhead
+from qtmiddleware.runtime.concurrency import Bulkhead
 from qtmiddleware.runtime.services import Services, run
 from qtmiddleware.transforms.chatter import is_chatter, is_refusal
 from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_user_instruction

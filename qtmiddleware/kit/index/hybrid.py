@@ -24,10 +24,10 @@ from qtmiddleware.config.settings import HybridMethod, HybridSettings, Preproces
 from qtmiddleware.errors import ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
+from qtmiddleware.retrieval.call_stack import record_embedding_time, record_unmerged_list
 from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_response
-from qtmiddleware.retrieval.running_call import record_embedding_time, record_unmerged_list
-from qtmiddleware.runtime.io import current_bulkhead, is_async
+from qtmiddleware.runtime.concurrency import current_bulkhead, is_async
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.types import DEFAULT_NAMESPACE, Ranking, Variant
 

@@ -14,7 +14,7 @@ from qtmiddleware.kit.index.hybrid import search_store
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, open_pinecone
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
-from qtmiddleware.runtime.io import is_async
+from qtmiddleware.runtime.concurrency import is_async
 
 # The settings that decide which store is opened, and how it is searched.
 _GROUPS: Final = (

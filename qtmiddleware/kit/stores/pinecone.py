@@ -14,8 +14,8 @@ from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.runtime.concurrency import is_async
 from qtmiddleware.runtime.forking import MadeOnce
-from qtmiddleware.runtime.io import is_async
 
 # Source: https://docs.pinecone.io/reference/api/database-limits
 MOST_IDS: Final = 1_000

@@ -14,7 +14,7 @@ from qtmiddleware.providers.errors import convert_function_error, require_second
 from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.io import on_abandon
+from qtmiddleware.runtime.concurrency import on_abandon
 from qtmiddleware.runtime.spending import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.types import Deadline
 

@@ -33,9 +33,9 @@ from qtmiddleware.providers.llms import (
     read_api_key,
     replies,
 )
+from qtmiddleware.runtime.concurrency import drive, run_in_background_loop, run_in_thread
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.runtime.forking import MadeOnce
-from qtmiddleware.runtime.io import drive, run_in_background_loop, run_in_thread
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 

@@ -26,7 +26,7 @@ import os, sys, warnings
 warnings.simplefilter("ignore")
 import openai
 import qtmiddleware as qtm
-from qtmiddleware.runtime import io as threads
+from qtmiddleware.runtime import concurrency as threads
 
 threads.IDLE_SECONDS = 3_600
 QUERY = "Does Jaco have any health concerns?"

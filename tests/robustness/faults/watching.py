@@ -14,7 +14,7 @@ from time import perf_counter, sleep
 from types import FrameType
 from typing import Any, Final
 
-from qtmiddleware.runtime.io import IDLE_SECONDS, Bulkhead
+from qtmiddleware.runtime.concurrency import IDLE_SECONDS, Bulkhead
 
 DRAIN_SECONDS: Final = 0.8 * IDLE_SECONDS
 """How long threads may go on: a variant's search or a read that nobody waits for any more ends by itself.

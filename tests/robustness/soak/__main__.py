@@ -30,7 +30,7 @@ from typing import Any, Final
 import openai
 
 import qtmiddleware as qtm
-from qtmiddleware.runtime import io as own_threads
+from qtmiddleware.runtime import concurrency as own_threads
 from tests.robustness.soak.service import TOKEN, question
 
 COROUTINES: Final = 500

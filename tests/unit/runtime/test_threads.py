@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime import io as threads
-from qtmiddleware.runtime.io import Bulkhead
+from qtmiddleware.runtime import concurrency as threads
+from qtmiddleware.runtime.concurrency import Bulkhead
 from tests.support.waiting import PATIENCE, wait_until
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.runtime.io import (
+from qtmiddleware.runtime.concurrency import (
     IO,
     Bulkhead,
     Outcome,
