@@ -277,18 +277,13 @@ class AnswerFlow:
         settings = self._settings
         # The user did not ask for these retrievals, so they call no hook. A sub-query is not
         # transformed again.
-        call = replace(
-            self._call,
-            history=(),
-            hooks=(),
-            settings=replace(settings, transformation_type="none"),
-        )
+        plain = replace(settings, transformation_type="none")
+        call = replace(self._call, history=(), hooks=(), settings=plain)
         searches = [
             partial(retrieve, replace(call, original=question), services) for question in questions
         ]
-        outcomes = await services.gather(
-            searches, Deadline.after(settings.limits.deadline_ms / 1e3)
-        )
+        deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
+        outcomes = await services.gather(searches, deadline)
         parts = [_Part(question) for question in questions]
         for part, outcome in zip(parts, outcomes, strict=True):
             if outcome.has_succeeded:
@@ -345,12 +340,7 @@ class AnswerFlow:
         return self._build_answer(retrieval, reader, draft.passages, found=True)
 
     def _record_reply(
-        self,
-        mode: str,
-        stage: str,
-        outcome: Outcome[Reply],
-        reader: AnswerReader,
-        trace: Trace,
+        self, mode: str, stage: str, outcome: Outcome[Reply], reader: AnswerReader, trace: Trace
     ) -> ModelError | None:
         """Record a model call in *trace*, and flaws of its reply as degradations of *stage*.
 

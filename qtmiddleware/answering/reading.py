@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from io import StringIO
 from typing import Final
 
 from qtmiddleware.types import Citation, Match
@@ -59,15 +60,14 @@ class AnswerReader:
         self._matches = matches
         self._is_opening = True  # the text so far may still become reasoning or the marker
         self._held = ""  # the text that has not been read yet
-        self._shown: list[str] = []
-        self._length = 0
+        self._shown = StringIO()
         self._space = ""  # line breaks before a removed citation
         self._code = ""  # the backticks that end the code; "" outside code
 
     @property
     def text(self) -> str:
         """The text returned so far."""
-        return "".join(self._shown)
+        return self._shown.getvalue()
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
         """Read the next *piece* of the answer, and return the text that can be shown now.
@@ -89,10 +89,11 @@ class AnswerReader:
         finished = text[: unfinished.start()] if unfinished else text
         finished = finished.rstrip()
         self._held = text[len(finished) :]
-        count = len(self._shown)
+        length = self._shown.tell()
         for token in _TOKEN.finditer(finished):
             self._read_token(token)
-        return "".join(self._shown[count:])
+        self._shown.seek(length)
+        return self._shown.read()
 
     def renumber(self, offset: int) -> str:
         """Return the text so far with *offset* added to the number of each citation."""
@@ -131,19 +132,16 @@ class AnswerReader:
         else:
             self._show(space)
         for number in cited:
-            start = self._length
+            start = self._shown.tell()
             self._show(f"[{number}]")
             match = self._matches[number - 1]
-            self.citations.append(Citation(number, start, self._length, match))
+            self.citations.append(Citation(number, start, self._shown.tell(), match))
 
     def _show(self, text: str) -> None:
         """Add *text* after the line breaks that were held; an answer begins with neither."""
         text = self._space + text
         self._space = ""
-        if not self._length:
-            text = text.lstrip()
-        self._shown.append(text)
-        self._length += len(text)
+        self._shown.write(text if self._shown.tell() else text.lstrip())
 
 
 def _remove_thoughts(text: str) -> str:

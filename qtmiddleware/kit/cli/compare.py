@@ -129,7 +129,12 @@ def _load_entries(
     raise ConfigError("pass a question or --questions FILE", path="question")
 
 
-def _choose_systems(option: str | None, search: Search, *, has_model: bool) -> list[str]:
+def _choose_systems(
+    option: str | None,
+    search: Search,
+    *,
+    has_model: bool,
+) -> list[str]:
     if option is None:
         names = [name for name in SHOWN if has_model or not asks_a_model(name)]
         return [*names, OWN] if search.has_own_settings else names

@@ -82,7 +82,12 @@ def command(
         _transform_questions(loaded, questions, as_json=json_output)
 
 
-def _transform_questions(config: Config, questions: list[str] | None, *, as_json: bool) -> None:
+def _transform_questions(
+    config: Config,
+    questions: list[str] | None,
+    *,
+    as_json: bool,
+) -> None:
     calls_model = config.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
     reasons: set[str] = set()

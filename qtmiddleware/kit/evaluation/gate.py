@@ -224,10 +224,7 @@ class GateResult:
 
 
 def compare_with_baseline(
-    baseline: Baseline,
-    comparison: Comparison,
-    *,
-    model_name: str | None = None,
+    baseline: Baseline, comparison: Comparison, *, model_name: str | None = None
 ) -> GateResult:
     """Compare *comparison* with *baseline*, question by question.
 
