@@ -90,8 +90,7 @@ def transform_file(
     if path.exists() and path.samefile(source):
         raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")
     digest = _hash_config(config.settings)
-    descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    with os.fdopen(descriptor, "r+b") as file:
+    with os.fdopen(open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
         done = _read_finished(file, path, digest)
         rest = [question for question in questions if (question.id, question.text) not in done]
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
@@ -188,11 +187,8 @@ def _transform_questions(
 
 def _transform_question(middleware: QueryMiddleware, question: Question) -> Record:
     transformation = middleware.transform(question.text, history=question.history)
-    reasons = [
-        reason
-        for stage, reason in transformation.notes
-        if stage.startswith(("transform.", "middleware"))
-    ]
+    stages = ("transform.", "middleware")
+    reasons = [reason for stage, reason in transformation.notes if stage.startswith(stages)]
     return {
         "id": question.id,
         "query": question.text,

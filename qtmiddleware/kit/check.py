@@ -16,13 +16,14 @@ from typing import Any, Final
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.errors import hide_secrets
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.preprocessing.text import format_count, shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text, split_terms
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.call import PAGED, find_query_problem
 from qtmiddleware.retrieval.fusion import (
     find_score_direction,
     has_usable_scores,
 )
+from qtmiddleware.retrieval.question_words import find_matching_words, is_code
 from qtmiddleware.types import (
     Degradation,
     Match,
@@ -399,6 +400,10 @@ class _CheckRun:
             text += f"; {note}" if "candidates" in note else ""
         if "rejects" in text:
             fix = "set keywordEvidence.candidates to a number that the function accepts"
+        codes = _find_missing_codes(free, passages)
+        if codes and search is not None and search.top_k and len(passages) >= search.top_k:
+            text += f"; none has {_quote(codes)} in its text or metadata"
+            fix = f"raise keywordEvidence.candidates above {search.top_k} to look further down"
         self._add(OK, "passages", text, fix)
         return True
 
@@ -597,6 +602,17 @@ def _list_questions(value: Any) -> list[Any]:
     if is_list and all(isinstance(text, str) for text in value):
         return list(value)
     return [value]
+
+
+def _find_missing_codes(free: Retrieval, passages: Sequence[Passage]) -> list[str]:
+    """Return the codes and numbers of the question that no passage holds."""
+    codes = list(filter(is_code, split_terms(free.keywords)))
+    held: set[str] = set()
+    for passage in passages:
+        values = map(str, passage.metadata.values())
+        text = "\n".join((passage.title, passage.text or "", *values))
+        held.update(find_matching_words(" ".join(codes), text))
+    return [code for code in codes if code not in held]
 
 
 def _find_problem(retrieval: Retrieval, stage: str) -> Degradation | None:

@@ -200,7 +200,11 @@ def check_report(file: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
 
 
-def write_report(file: Path, report: Report, values: Mapping[str, Any]) -> None:
+def write_report(
+    file: Path,
+    report: Report,
+    values: Mapping[str, Any],
+) -> None:
     """Write *report*, or *values* as JSON, to *file*, and a note that names *file* to stderr."""
     from qtmiddleware.kit.files import replace_file
 

@@ -100,7 +100,11 @@ class Session:
         if self._is_typed or self._names_questions:
             out.write()
 
-    def _search(self, question: str, history: list[dict[str, str]]) -> Outcome:
+    def _search(
+        self,
+        question: str,
+        history: list[dict[str, str]],
+    ) -> Outcome:
         # Without a model, every result would report the missing model as a degradation.
         kind = self.kind if self._middleware.engine.has_model else "none"
         arguments = {

@@ -279,6 +279,13 @@ def test_the_settings_of_one_call_count(config: Any, state: qtm.CheckState) -> N
         qtm.QueryMiddleware().wrap(plain).check(QUERY, config={"topk": 3})
 
 
+def test_a_conversation_is_passed_on() -> None:
+    model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
+    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain)
+    wrapped.check("And its health?", history=[("user", "Who is Jaco?")])
+    assert "Who is Jaco?" in model.prompts[0].user
+
+
 def raising(*_: Any) -> Any:
     raise ConnectionError("http://user:secr@et@host is down")
 

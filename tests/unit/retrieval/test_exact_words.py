@@ -108,3 +108,12 @@ def test_one_text_from_two_sources_is_two_passages_beside_each_other() -> None:
     ]
     found = qtm.middleware(lambda query, top_k=2: rows[:top_k])("When are refunds paid?")
     assert [row["metadata"]["source"] for row in found] == ["policy-0", "policy-1"]
+
+
+def test_check_says_that_a_code_may_lie_beyond_the_candidates() -> None:
+    search = wrap(["Item 1"])
+    assert "keywordEvidence.candidates above" not in str(search.check("Where is item 42?"))
+    check = search.check("Where is item 4289?")
+    (finding,) = [finding for finding in check.findings if finding.subject == "passages"]
+    assert "none has `4289`" in finding.text
+    assert "keywordEvidence.candidates above 50" in finding.fix
