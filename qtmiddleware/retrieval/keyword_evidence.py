@@ -296,7 +296,7 @@ def _add_metadata_evidence(
 
 
 def _prepend_title(passage: Passage, text: str | None) -> str | None:
-    # The beginning of a text counts more, and a title says best what the text is about.
+    # The beginning of a text counts more, and a title names the topic best.
     title = passage.title
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 

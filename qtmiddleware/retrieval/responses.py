@@ -246,11 +246,12 @@ def _get_field(holder: Any, name: Any) -> Any:
     """Return the field *name* of *holder*, or the value at a position; ``None`` without one."""
     class_: Any = type(holder)
     try:
-        if class_ is dict or isinstance(name, int) or _classify(class_) == "mapping":
+        if class_ is dict or isinstance(name, int):
             return holder[name]
-        if _classify(class_) == "view":
-            return holder.to_dict().get(name)
-        return getattr(holder, name, None)
+        kind = _classify(class_)
+        if kind == "mapping":
+            return holder[name]
+        return holder.to_dict().get(name) if kind == "view" else getattr(holder, name, None)
     except Exception:
         # The object comes from the user's code, so reading it may raise anything.
         return None
@@ -358,10 +359,10 @@ class _Reader:
         if isinstance(item, str):
             text_key = (self.namespace, f"\0{item}")
             return Passage(text_key, item, text=_join_text(item), text_field="")
-        is_row = _is_plain(item)
-        own_fields = list_fields(item, self.stops_at)
-        if is_row:
+        if is_row := _is_plain(item):
             own_fields = dict(zip(names, item, strict=True))
+        else:
+            own_fields = list_fields(item, self.stops_at)
         fields, layout = own_fields, _find_layout(tuple(own_fields), self.named)
         id_ = _find_string(fields, layout["id"])
         inner_name = None if id_ else _find_inner(fields, layout)
@@ -533,7 +534,8 @@ def _name_values(rows: Sequence[Any]) -> Sequence[str]:
 
 def _is_scored_pair(row: Any) -> bool:
     """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
-    if len(row) not in (2, 3) or not all(isinstance(it, Mapping | None) for it in row[2:]):
+    # The third value is the metadata.
+    if len(row) not in (2, 3) or not isinstance((*row, None)[2], Mapping | None):
         return False
     return row[1] is None or _is_number(row[1])
 
@@ -632,7 +634,9 @@ def _can_hold_passages(items: Sequence[Any]) -> bool:
     """Return whether *items* is empty, or one of its first items has an id or a text."""
     with suppress(ResponseShapeError):
         passages = _Reader().read_all(list(islice(items, _MOST_SAMPLES)))
-        return not passages or any(it.id or has_text(it) or list_texts(it) for it in passages)
+        return not passages or any(
+            passage.id or has_text(passage) or list_texts(passage) for passage in passages
+        )
     return False
 
 

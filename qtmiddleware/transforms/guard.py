@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
@@ -395,5 +396,5 @@ def load_words(kind: str) -> frozenset[str]:
 @cache
 def _compile_denials() -> re.Pattern[str]:
     """Return a pattern for negations that are a part of a word, such as the "n't" in "isn't"."""
-    patterns = [it for lexicon in load_all_lexicons() for it in lexicon.denial_patterns]
+    patterns = chain.from_iterable(lexicon.denial_patterns for lexicon in load_all_lexicons())
     return re.compile("|".join(map(unify_letters, patterns)))

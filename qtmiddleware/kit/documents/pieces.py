@@ -1,4 +1,4 @@
-"""The pieces of a document's text, where they are in it, and how large a document may be."""
+"""The pieces of a document's text, their places in it, and the limits of a document's size."""
 
 from __future__ import annotations
 

@@ -309,12 +309,14 @@ def ask_ahead(
                 continue
             # A gate decides by the results of a search. Only follow-ups are surely asked.
             is_gated = config.settings.escalation.mode == "auto"
-            asked = [it for it in dataset.questions if it.history or not is_gated]
+            questions = dataset.questions
+            asked = [question for question in questions if question.history or not is_gated]
             middleware = QueryMiddleware(config, client=model)
             failures: list[str] = []
             for start in range(0, len(asked), CONCURRENCY):
                 batch = asked[start : start + CONCURRENCY]
-                failures += await asyncio.gather(*(_ask(middleware, it) for it in batch))
+                asks = [_ask(middleware, question) for question in batch]
+                failures += await asyncio.gather(*asks)
                 if progress is not None:
                     progress(f"asking: {name}", len(failures), len(asked))
                 if all(failures):

@@ -277,8 +277,8 @@ def passages_of(
 
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     """Return the passages to ask about in random order, without short and repeated ones."""
-    by_text = {passage.text: passage for passage in passages}
-    long = [it for it in by_text.values() if len(split_terms(it.text)) >= MIN_WORDS]
+    distinct = {passage.text: passage for passage in passages}.values()
+    long = [passage for passage in distinct if len(split_terms(passage.text)) >= MIN_WORDS]
     return Random(seed).sample(long, len(long))
 
 
