@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.providers import find_function_name
+from qtmiddleware.retrieval.fields import read_field, read_parameters
 from qtmiddleware.runtime.concurrency import is_async, run_in_background_loop, run_in_thread
-from qtmiddleware.runtime.fields import read_field, read_parameters
 
 # The maximum number of concurrent calls to a function that takes one text per call.
 CONCURRENCY: Final = 8

@@ -16,7 +16,7 @@ from qtmiddleware.errors import (
     is_raised_by_package,
     limit_pause,
 )
-from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.retrieval.fields import read_field
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Deadline
 

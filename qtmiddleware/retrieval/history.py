@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_words
+from qtmiddleware.retrieval.fields import read_field
 from qtmiddleware.retrieval.question_words import find_terms
-from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Degradation, Message, Query
 
 # The names that libraries give to roles. "" drops the message: nobody said a tool's output.

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
-from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SEARCH_LABELS: Final = {

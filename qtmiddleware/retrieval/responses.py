@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.runtime.fields import copy_with
+from qtmiddleware.retrieval.fields import copy_with
 from qtmiddleware.types import DEFAULT_NAMESPACE, Passage, Path, Ranking, Variant
 
 ADVICE: Final = (

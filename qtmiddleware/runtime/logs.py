@@ -9,7 +9,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
-from qtmiddleware.runtime.control_characters import escape_json
+from qtmiddleware.preprocessing.hidden_characters import escape_json
 from qtmiddleware.runtime.forking import make_lock
 
 SAMPLE_SECONDS: Final = 60.0

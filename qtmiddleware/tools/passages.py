@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
+from qtmiddleware.preprocessing.hidden_characters import escape_json
 from qtmiddleware.retrieval.movement import Movement, explain_movement
-from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.tools.tokens import count_tokens, cut_text
 from qtmiddleware.types import Retrieval
 

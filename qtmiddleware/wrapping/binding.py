@@ -14,14 +14,14 @@ from functools import cached_property, partial
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import WrapError
-from qtmiddleware.runtime.concurrency import is_async
-from qtmiddleware.runtime.fields import (
+from qtmiddleware.retrieval.fields import (
     BUNDLE,
     read_field,
     read_parameters,
     read_value_at_path,
     replace_value_at_path,
 )
+from qtmiddleware.runtime.concurrency import is_async
 from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.clauses import SCORE_BY, NoQuestion
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
-from qtmiddleware.runtime.fields import read_field, replace_value_at_path
+from qtmiddleware.retrieval.fields import read_field, replace_value_at_path
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""

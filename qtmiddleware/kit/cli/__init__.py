@@ -7,7 +7,7 @@ import sys
 from typing import Final, NoReturn
 
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
-from qtmiddleware.runtime.control_characters import escape_hidden
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden
 
 # Exit codes. USAGE: the arguments, the config or a question are not valid.
 FAILED: Final = 1

@@ -31,8 +31,8 @@ from qtmiddleware.kit.cli.output import (
 from qtmiddleware.kit.documents.finding import EXTENSIONS, format_file_counts
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
 from qtmiddleware.kit.stores.database import MEMORY
+from qtmiddleware.preprocessing.hidden_characters import escape_json
 from qtmiddleware.preprocessing.text import format_count
-from qtmiddleware.runtime.control_characters import escape_json
 
 _logger: Final = logging.getLogger("qtmiddleware.ingest")
 _LABELS: Final[dict[Stage, str]] = {

@@ -27,7 +27,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden, escape_json
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation import Report
@@ -189,7 +189,7 @@ def check_report(file: Path) -> None:
             import jinja2  # noqa: F401
         except ImportError as error:
             raise MissingExtra("jinja2", "eval") from error
-    from qtmiddleware.runtime.files import refuse_link
+    from qtmiddleware.wrapping.private_files import refuse_link
 
     with name_option_in_errors(file, "--report"):
         file.parent.mkdir(parents=True, exist_ok=True)

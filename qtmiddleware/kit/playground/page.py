@@ -11,7 +11,7 @@ from qtmiddleware.kit.evaluation.report import load_template
 from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.kit.playground.view import build_cards, compare_places, write_headline
-from qtmiddleware.runtime.control_characters import escape_hidden
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden
 from qtmiddleware.types import Message
 
 if TYPE_CHECKING:

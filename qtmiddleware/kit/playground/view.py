@@ -16,6 +16,7 @@ from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.kit.playground.tiers import Tier, Tiers
 from qtmiddleware.kit.playground.words import Keywords, Segment
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden
 from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_text
 from qtmiddleware.retrieval.movement import (
     Movement,
@@ -23,7 +24,6 @@ from qtmiddleware.retrieval.movement import (
     build_search_labels,
     format_ordinal,
 )
-from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Degradation, Match, Retrieval, Stage
 
 MOST_SHOWN: Final = 4_000

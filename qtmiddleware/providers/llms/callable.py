@@ -13,8 +13,8 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.errors import require_seconds_left
 from qtmiddleware.providers.llms.replies import Prices, add_cost, read_answer
+from qtmiddleware.retrieval.fields import read_parameters
 from qtmiddleware.runtime.concurrency import is_async, run_in_background_loop, run_in_thread
-from qtmiddleware.runtime.fields import read_parameters
 from qtmiddleware.types import Deadline
 
 Call = Callable[[Prompt], Any]

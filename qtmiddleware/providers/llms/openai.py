@@ -33,8 +33,8 @@ from qtmiddleware.providers.llms import (
     read_api_key,
     replies,
 )
+from qtmiddleware.retrieval.fields import read_field
 from qtmiddleware.runtime.concurrency import drive, run_in_background_loop, run_in_thread
-from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.runtime.forking import MadeOnce
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline

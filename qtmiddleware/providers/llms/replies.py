@@ -12,7 +12,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.errors import find_reason_for_status
-from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.retrieval.fields import read_field
 from qtmiddleware.runtime.spending import MOST_TOKENS
 
 # The maximum length of a reply in characters. Real replies have a few thousand.

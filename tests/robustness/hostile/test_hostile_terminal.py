@@ -13,8 +13,8 @@ from rich.table import Table
 
 from qtmiddleware.kit.cli.output import PlainConsole
 from qtmiddleware.kit.stores import SQLiteStore
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden
 from qtmiddleware.protocols import Passage
-from qtmiddleware.runtime.control_characters import escape_hidden
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import INDEX, environ

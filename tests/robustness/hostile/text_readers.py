@@ -28,8 +28,8 @@ from qtmiddleware.kit.evaluation.report import escape_text
 from qtmiddleware.kit.playground.words import Keywords
 from qtmiddleware.kit.stores.sqlite import extract_words
 from qtmiddleware.preprocessing import find_protected_spans, preprocess
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden, escape_json
 from qtmiddleware.protocols import Reply
-from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
 from qtmiddleware.transforms import (
     PROMPTS,
     find_repeats,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.runtime.control_characters import escape_hidden
+from qtmiddleware.preprocessing.hidden_characters import escape_hidden
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.tools.passages import format_json
 from qtmiddleware.tools.tokens import count_tokens
