@@ -214,7 +214,7 @@ def find_words(text: str) -> Iterator[re.Match[str]]:
 
 def split_words(text: str) -> list[str]:
     """Return the words of *text* in their order, with their capitals and accents."""
-    return [word.group() for word in find_words(text)]
+    return _compile_word_pattern(text.isascii()).findall(text)
 
 
 def fold_words(text: str) -> list[str]:

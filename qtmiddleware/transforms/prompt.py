@@ -180,8 +180,10 @@ def _cut_message(text: str) -> str:
 
 def append_digest(version: str, user_instruction: str) -> str:
     """Return *version* with a hash of *user_instruction*, if there is one."""
+    if not user_instruction:
+        return version
     digest = hashlib.sha256(user_instruction.encode("utf-8", "replace")).hexdigest()[:8]
-    return f"{version}#{digest}" if user_instruction else version
+    return f"{version}#{digest}"
 
 
 def find_user_instruction(settings: Settings, mode: str) -> str:

@@ -68,6 +68,6 @@ def _read_words(text: str) -> _ComparedWords:
     # C++ and C are different names.
     signs = frozenset(re.findall(r"\w[+#]+", text))
     words = terms - _LIGHT_WORDS or terms or frozenset((normalise_text(text),))
-    names = {fold_text(word) for word in split_words(text)[1:] if word[0].isupper()}
-    codes = {term for term in terms if not term.isalpha()} | (terms & load_words("denials"))
-    return _ComparedWords(words | signs, signs.union(names, codes))
+    names = [fold_text(word) for word in split_words(text)[1:] if word[0].isupper()]
+    codes = [term for term in terms if not term.isalpha()]
+    return _ComparedWords(words | signs, signs.union(names, codes, terms & load_words("denials")))
