@@ -87,7 +87,9 @@ def main() -> None:
     for name, own in data.items():
         others = [others for other, others in data.items() if not _is_same_text(name, other)]
         foreign = [
-            it.text for other in others for it in other.sampled(FOREIGN, seed=SEED).questions
+            question.text
+            for other in others
+            for question in other.sampled(FOREIGN, seed=SEED).questions
         ]
         for kind, measured in measure_set(
             name, own, foreign, _read_unanswerable(options.data / name)
@@ -116,14 +118,14 @@ def measure_set(
     """Return, by kind of function, what it says of each question beside all other questions of the set."""
     found = {}
     with prepared_with(data, name.replace("/", "-"), ScriptedModel({})) as one:
-        one.vectors([*(it.text for it in data.questions), *foreign, *unanswerable])
+        one.vectors([*(question.text for question in data.questions), *foreign, *unanswerable])
         for kind, retrieve in build_searches(one).items():
             search: Any = QueryMiddleware().wrap(retrieve)
-            own = [search.retrieve(it.text) for it in data.questions]
-            plain = [it.rankings[0] for it in own]
+            own = [search.retrieve(question.text) for question in data.questions]
+            plain = [retrieval.rankings[0] for retrieval in own]
             rights = [
-                bool(found.keys) and data.qrels[it.id].get(found.keys[0][1], 0) > 0
-                for it, found in zip(data.questions, plain, strict=True)
+                bool(found.keys) and data.qrels[question.id].get(found.keys[0][1], 0) > 0
+                for question, found in zip(data.questions, plain, strict=True)
             ]
             judged = [
                 Judged(judge_beside(own[:at] + own[at + 1 :], asked), is_right)
@@ -140,10 +142,10 @@ def measure_set(
 def judge_beside(earlier: Iterable[Retrieval], asked: Retrieval) -> Standing:
     """Return the standing of *asked* after the *earlier* questions alone."""
     standings = Standings()
-    for it in (*earlier, asked):
-        own = it.rankings[0]
+    for retrieval in (*earlier, asked):
+        own = retrieval.rankings[0]
         last = standings.measure_confidence(
-            it.standing.signals, passage_count=len(own.keys), scores=own.scores
+            retrieval.standing.signals, passage_count=len(own.keys), scores=own.scores
         )
     return last
 
@@ -153,10 +155,10 @@ def measure_auroc(higher: Sequence[Judged], lower: Sequence[Judged]) -> float:
 
     The area under the ROC curve, as the Mann-Whitney statistic divided by the number of pairs.
     """
-    below = sorted(it.confidence for it in lower)
+    below = sorted(answer.confidence for answer in lower)
     wins = sum(
-        (bisect_left(below, it.confidence) + bisect_right(below, it.confidence)) / 2
-        for it in higher
+        (bisect_left(below, answer.confidence) + bisect_right(below, answer.confidence)) / 2
+        for answer in higher
     )
     return wins / (len(higher) * len(lower))
 
@@ -175,26 +177,26 @@ def resample(
 
 
 def _share_unsure(judged: Sequence[Judged]) -> float:
-    return mean([it.standing.is_unsure for it in judged])
+    return mean([answer.standing.is_unsure for answer in judged])
 
 
 def _split(judged: Sequence[Judged]) -> tuple[list[Judged], list[Judged]]:
-    return [it for it in judged if it.is_right], [it for it in judged if not it.is_right]
+    return [one for one in judged if one.is_right], [one for one in judged if not one.is_right]
 
 
 def _describe_kind(kind: str, sets: Sequence[Measured]) -> str:
     rows = []
-    for it in sets:
-        right, wrong = _split(it.own)
+    for one in sets:
+        right, wrong = _split(one.own)
         rows.append(
             [
-                f"{it.name}{' *' if it.name in CHOSEN_ON else ''}",
-                str(len(it.own)),
-                f"{measure_auroc(it.own, it.foreign):.3f}",
+                f"{one.name}{' *' if one.name in CHOSEN_ON else ''}",
+                str(len(one.own)),
+                f"{measure_auroc(one.own, one.foreign):.3f}",
                 f"{measure_auroc(right, wrong):.2f}" if right and wrong else "",
-                f"{_share_unsure(it.own):.1%}",
-                f"{_share_unsure(it.foreign):.1%}",
-                f"{_share_unsure(it.unanswerable):.1%}" if it.unanswerable else "",
+                f"{_share_unsure(one.own):.1%}",
+                f"{_share_unsure(one.foreign):.1%}",
+                f"{_share_unsure(one.unanswerable):.1%}" if one.unanswerable else "",
             ]
         )
     head = [
@@ -216,15 +218,15 @@ def _describe_kind(kind: str, sets: Sequence[Measured]) -> str:
 
 
 def _summarise(sets: Sequence[Measured]) -> list[str]:
-    reported = [it for it in sets if it.name not in CHOSEN_ON]
-    hard = [it for it in sets if it.unanswerable]
+    reported = [one for one in sets if one.name not in CHOSEN_ON]
+    hard = [one for one in sets if one.unanswerable]
     answerable, unanswerable = (
-        [it for one in hard for it in getattr(one, of)] for of in ("own", "unanswerable")
+        [answer for one in hard for answer in getattr(one, of)] for of in ("own", "unanswerable")
     )
-    right, wrong = _split([it for one in sets for it in one.own])
+    right, wrong = _split([answer for one in sets for answer in one.own])
 
     def average(some: Sequence[Measured]) -> float:
-        return mean([measure_auroc(it.own, it.foreign) for it in some])
+        return mean([measure_auroc(one.own, one.foreign) for one in some])
 
     return [
         (
@@ -240,9 +242,9 @@ def _summarise(sets: Sequence[Measured]) -> list[str]:
             f" {resample(measure_auroc, right, wrong)}"
         ),
         (
-            f"flagged as unsure, mean of the sets: own {mean([_share_unsure(it.own) for it in sets]):.1%}, of those"
+            f"flagged as unsure, mean of the sets: own {mean([_share_unsure(one.own) for one in sets]):.1%}, of those"
             f" whose first passage is right {_share_unsure(right):.1%}, foreign"
-            f" {mean([_share_unsure(it.foreign) for it in sets]):.1%}, unanswerable {_share_unsure(unanswerable):.1%}"
+            f" {mean([_share_unsure(one.foreign) for one in sets]):.1%}, unanswerable {_share_unsure(unanswerable):.1%}"
         ),
     ]
 

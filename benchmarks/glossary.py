@@ -78,15 +78,15 @@ def measure(
     """Ask every question of *data* under *settings*."""
     wrapped = QueryMiddleware(settings, client=model).wrap(search)
     found = {one.id: wrapped.retrieve(one.text, top_k=TOP_K) for one in data.questions}
-    run = {id_: [match.id for match in it.matches] for id_, it in found.items()}
+    run = {id_: [match.id for match in retrieval.matches] for id_, retrieval in found.items()}
     notes = {
-        id_: tuple(said for stage, said in it.trace.notes if stage == "glossary")
-        for id_, it in found.items()
+        id_: tuple(said for stage, said in retrieval.trace.notes if stage == "glossary")
+        for id_, retrieval in found.items()
     }
     return Scored(
         evaluate(data.qrels, run)["nDCG@10"],
         notes,
-        mean([it.trace.searches for it in found.values()]),
+        mean([retrieval.trace.searches for retrieval in found.values()]),
     )
 
 
@@ -95,7 +95,7 @@ def write_both_forms(texts: Sequence[str], entries: Mapping[str, Any]) -> list[s
     written: list[str | None] = list(texts)
     for term, forms in entries.items():
         for form in (term, *_as_list(forms)):
-            others = [it for it in (term, *_as_list(forms)) if it != form]
+            others = [other for other in (term, *_as_list(forms)) if other != form]
             found = Glossary([([form], others)]).find_terms(form)
             written = add_glossary_terms(found, written)
     return [text or "" for text in written]

@@ -99,7 +99,7 @@ def measure(folder: Path) -> Measured:
     """Return what each system scores on the set in *folder*."""
     name, data = folder.name, Dataset.load(folder)
     lines = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
-    dates = {it["_id"]: it.get("date") for it in map(json.loads, filter(str.strip, lines))}
+    dates = {row["_id"]: row.get("date") for row in map(json.loads, filter(str.strip, lines))}
     metadata = {passage.id: passage.metadata for passage in data.passages}
     with prepared_with(data, f"small-{name}", ScriptedModel({})) as one:
         search = build_searches(one, with_metadata=True)["vectors, cosine"]
@@ -111,15 +111,16 @@ def measure(folder: Path) -> Measured:
             asked_at["now"] = (
                 datetime.fromisoformat(day).replace(tzinfo=UTC) if day else datetime.now(UTC)
             )
-            runs[SYSTEMS[0]][question.id] = [it["id"] for it in search(question.text)]
+            runs[SYSTEMS[0]][question.id] = [match["id"] for match in search(question.text)]
             before = find_without(wrapped, question.text, top_k=50)
             runs[SYSTEMS[1]][question.id] = find_without(wrapped, question.text, top_k=10)
             found = wrapped.retrieve(question.text, top_k=10)
             runs[SYSTEMS[2]][question.id] = [match.id for match in found.matches]
             letters = _NAMED[name][place] if name in _NAMED and place < len(_NAMED[name]) else ""
-            kept = {it for it in before if _passes(letters, it, data.qrels[question.id], metadata)}
+            judged = data.qrels[question.id]
+            kept = {id_ for id_ in before if _passes(letters, id_, judged, metadata)}
             base = before if letters else runs[SYSTEMS[1]][question.id]
-            runs[SYSTEMS[3]][question.id] = [it for it in base if not letters or it in kept][:10]
+            runs[SYSTEMS[3]][question.id] = [id_ for id_ in base if not letters or id_ in kept][:10]
         scores = {}
         for system, run in runs.items():
             found_scores = evaluate(data.qrels, run)
@@ -140,7 +141,7 @@ def _passes(
     own = metadata[passage]
     return any(
         all(own[field] in (right[field], "All") for field in right if field[0] in letters)
-        for right in (metadata[it] for it, grade in judged.items() if grade > 1)
+        for right in (metadata[id_] for id_, grade in judged.items() if grade > 1)
     )
 
 
@@ -151,10 +152,14 @@ def describe(measured: Sequence[Measured]) -> str:
         means = [mean(one.scores[system]) for system in SYSTEMS]
         star = " *" if one.name == CHOSEN_ON else ""
         rows.append(
-            [one.name + star, *(f"{it:.3f}" for it in means), str(one.count_worse(SYSTEMS[2]))]
+            [
+                one.name + star,
+                *(f"{value:.3f}" for value in means),
+                str(one.count_worse(SYSTEMS[2])),
+            ]
         )
     dated = [one for one in measured if one.name in DATED]
-    means = [mean([it for one in dated for it in one.scores[system]]) for system in SYSTEMS]
+    means = [mean([value for one in dated for value in one.scores[system]]) for system in SYSTEMS]
     worse = sum(one.count_worse(SYSTEMS[2]) for one in dated)
     count = sum(len(one.scores[SYSTEMS[2]]) for one in dated)
     share = (means[2] - means[1]) / (means[3] - means[1]) if means[3] > means[1] else 0.0

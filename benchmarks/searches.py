@@ -31,12 +31,12 @@ def build_searches(prepared: Prepared, *, with_metadata: bool = False) -> dict[s
     @cache
     def find_nearest(query: str) -> dict[str, float]:
         vector = prepared.vectors([query])[0]
-        return {it["id"]: it["score"] for it in prepared.store.search(vector, WIDE)}
+        return {passage["id"]: passage["score"] for passage in prepared.store.search(vector, WIDE)}
 
     @cache
     def find_words(query: str) -> dict[str, float]:
         found = prepared.store.keyword_search(query, WIDE)  # type: ignore[attr-defined]
-        return {it["id"]: it["score"] for it in found}
+        return {passage["id"]: passage["score"] for passage in found}
 
     @cache
     def fuse_ranks(query: str) -> dict[str, float]:

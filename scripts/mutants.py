@@ -142,7 +142,7 @@ def choose_tests(mutant: Mutant, coverage: Any, chance: random.Random) -> list[s
     contexts = (
         by_line.get(mutant.line, ())
         if is_inside
-        else {it for found in by_line.values() for it in found}
+        else {test for found in by_line.values() for test in found}
     )
     tests = sorted({context.partition("|")[0] for context in contexts if context})
     chance.shuffle(tests)

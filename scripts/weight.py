@@ -110,7 +110,7 @@ def count_complex_functions(parts: Mapping[str, list[Path]]) -> Counter[str]:
         check=True,
         capture_output=True,
     ).stdout
-    found = Counter(Path(it["filename"]) for it in json.loads(output))
+    found = Counter(Path(row["filename"]) for row in json.loads(output))
     return Counter({part: sum(found[file] for file in files) for part, files in parts.items()})
 
 
@@ -118,7 +118,7 @@ def list_options(command: Any) -> Iterator[object]:
     """Yield every option of *command* and of the commands below it."""
     for subcommand in getattr(command, "commands", {}).values():
         yield from list_options(subcommand)
-    yield from (it for it in command.params if it.param_type_name == "option")
+    yield from (param for param in command.params if param.param_type_name == "option")
 
 
 def count_words(text: str) -> int:
@@ -128,8 +128,8 @@ def count_words(text: str) -> int:
 
 def count_written_words() -> int:
     """Return the words of docs/ that are written by hand."""
-    pages = [it for it in sorted((ROOT / "docs").rglob("*.md")) if it.name not in GENERATED]
-    written = (it.read_text("utf-8").partition("\n## All keys\n")[0] for it in pages)
+    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name not in GENERATED]
+    written = (page.read_text("utf-8").partition("\n## All keys\n")[0] for page in pages)
     return sum(map(count_words, written))
 
 
@@ -152,10 +152,10 @@ def main() -> int:
     is_complex = count_complex_functions(parts)
     titles = ("files", "code lines", "statements", "chars/line", "docstrings", "complex", "noqa")
     print(f"{'':<12}" + "".join(f"{title:>12}" for title in titles))
-    for part, it in weights.items():
+    for part, weight in weights.items():
         print(
-            f"{part:<12}{it.files:>12,}{it.code_lines:>12,}{it.statements:>12,}"
-            f"{it.characters_per_line:>12.1f}{it.docstring_lines:>12,}{is_complex[part]:>12,}{it.noqa:>12,}"
+            f"{part:<12}{weight.files:>12,}{weight.code_lines:>12,}{weight.statements:>12,}"
+            f"{weight.characters_per_line:>12.1f}{weight.docstring_lines:>12,}{is_complex[part]:>12,}{weight.noqa:>12,}"
         )
     page = [
         file
@@ -165,7 +165,7 @@ def main() -> int:
     packages, size = measure_install()
     options = list(list_options(get_command(app)))
     counts = {
-        "templates, CSS and scripts": f"{sum(it.stat().st_size for it in page):,} bytes",
+        "templates, CSS and scripts": f"{sum(file.stat().st_size for file in page):,} bytes",
         "config keys": f"{len(list_all_keys()):,}",
         "presets": f"{len(PRESETS):,}",
         "commands": f"{len(COMMANDS):,}",

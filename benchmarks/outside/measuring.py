@@ -81,7 +81,7 @@ def report(found: Found, *, is_whole: bool) -> None:
     about = {**circumstances(source, ""), "command": "python -m benchmarks.outside"}
     parts = [HEAD.read_text(encoding="utf-8").strip(), told(about)]
     parts += ["## Sources", _sources(found), "## Without a model", _free(found)]
-    if any(it.recorded for it in found.values()):
+    if any(one.recorded for one in found.values()):
         parts += ["## With recorded replies", _recorded(found), "## The gate", _gate(found)]
     text = "\n\n".join(parts)
     print(text)
@@ -94,21 +94,21 @@ def _sources(found: Found) -> str:
         [
             one.name,
             one.about,
-            f"[{it.name}]({it.address}/tree/{it.commit})",
-            f"`{it.commit[:12]}`",
-            it.licence,
+            f"[{source.name}]({source.address}/tree/{source.commit})",
+            f"`{source.commit[:12]}`",
+            source.licence,
         ]
         for one in found
-        for it in one.repositories
+        for source in one.repositories
     ]
     return table(["set", "what it is", "repository", "commit", "licence"], rows)
 
 
 def _free(found: Found) -> str:
     rows = []
-    for one, it in found.items():
-        raw, rules = it.free[BASELINE], it.free[RULES]
-        sizes = [f"{it.free.passages:,}", str(it.free.questions)]
+    for one, scores in found.items():
+        raw, rules = scores.free[BASELINE], scores.free[RULES]
+        sizes = [f"{scores.free.passages:,}", str(scores.free.questions)]
         means = [f"{score.means[PRIMARY]:.3f}" for score in (raw, rules)]
         gain = [points(rules.difference, corrected=True), f"{rules.difference.p:.4f}"]
         shares = [f"{rules.hurt_rate:.0%}", f"{_mean_loss(rules):.1f}", f"{rules.helped_rate:.0%}"]
@@ -146,11 +146,10 @@ def _recorded(found: Found) -> str:
 
 def _gate(found: Found) -> str:
     rows = []
-    for one, it in _with_replies(found).items():
-        gains = [f"{100 * it[name].difference.gain:+.1f}" for name in (FULL, GATED)]
-        rows.append(
-            [one, f"{it[GATED].call_rate:.0%}", *gains, _share(it), _share(it, beyond=RULES)]
-        )
+    for one, scores in _with_replies(found).items():
+        gains = [f"{100 * scores[name].difference.gain:+.1f}" for name in (FULL, GATED)]
+        shares = [_share(scores), _share(scores, beyond=RULES)]
+        rows.append([one, f"{scores[GATED].call_rate:.0%}", *gains, *shares])
     return table(
         [
             "set",
@@ -177,4 +176,4 @@ def _mean_loss(score: SystemScore) -> float:
 
 
 def _with_replies(found: Found) -> dict[str, Comparison]:
-    return {one.name: it.recorded for one, it in found.items() if it.recorded}
+    return {one.name: scores.recorded for one, scores in found.items() if scores.recorded}

@@ -50,14 +50,11 @@ class Sources:
     def _given(self, repository: Repository) -> Path | None:
         if self._folder is None:
             return None
-        found = (
-            head.parent
-            for copy in self._folder.rglob(repository.folder)
-            for head in copy.rglob("HEAD")
-        )
-        return next(
-            (it for it in found if (it / "objects").is_dir() and _holds(it, repository)), None
-        )
+        for copy in self._folder.rglob(repository.folder):
+            for head in copy.rglob("HEAD"):
+                if (head.parent / "objects").is_dir() and _holds(head.parent, repository):
+                    return head.parent
+        return None
 
 
 def _fetched(repository: Repository) -> Path:

@@ -97,8 +97,14 @@ def _hand_over(one: Prepared, source: Source, folder: Path) -> None:
         questions.append({"id": question.id, "text": question.text, **replies})
     searched = [
         text
-        for it in questions
-        for text in (it["text"], it["standalone"], it["rewrite"], *it["sub_queries"], it["hyde"])
+        for row in questions
+        for text in (
+            row["text"],
+            row["standalone"],
+            row["rewrite"],
+            *row["sub_queries"],
+            row["hyde"],
+        )
         if text
     ]
     searched = list(dict.fromkeys(searched))
@@ -141,12 +147,12 @@ def _peers(handed: Path, data: Mapping[str, Dataset]) -> tuple[list[Line], dict[
         answer = json.loads(found.read_text(encoding="utf-8"))
         versions |= answer["versions"]
         print(f"{answer['peer']} ran: {', '.join(answer['classes'])}", flush=True)
-        for it in answer["runs"]:
-            key = (answer["peer"], it["system"], it["reply"], it["lists"])
-            name = it["set"] + (GIVEN if it["original"] == "standalone" else "")
-            values = evaluate(data[it["set"]].qrels, it["found"])[PRIMARY]
+        for run in answer["runs"]:
+            key = (answer["peer"], run["system"], run["reply"], run["lists"])
+            name = run["set"] + (GIVEN if run["original"] == "standalone" else "")
+            values = evaluate(data[run["set"]].qrels, run["found"])[PRIMARY]
             line = lines.setdefault(key, Line(*key))
-            line.sets[name], line.searches[name] = values, it["searches"]
+            line.sets[name], line.searches[name] = values, run["searches"]
     return list(lines.values()), versions
 
 
@@ -163,7 +169,7 @@ def _check(ours: Line, theirs: Sequence[Line]) -> None:
 def _report(ours: Sequence[Line], peers: Sequence[Line], plain: Sequence[Line]) -> list[str]:
     own, raw = list(ours[0].sets), dict(ours[0].sets)
     given = sorted({name for line in peers for name in line.sets} - set(own))
-    names = [name for it in own for name in (it, it + GIVEN) if name in {*own, *given}]
+    names = [name for plain in own for name in (plain, plain + GIVEN) if name in {*own, *given}]
     raw |= {name: raw[name.removesuffix(GIVEN)] for name in given}
     # Ours are the same whatever the peers are given, but for the plain search, which is theirs as
     # well.
@@ -173,9 +179,10 @@ def _report(ours: Sequence[Line], peers: Sequence[Line], plain: Sequence[Line]) 
         ours[0].sets |= {name: line.sets[name] for name in given}
 
     def row(line: Line) -> list[str]:
-        cells = [quality(average(line.sets[it]), _hurt(line.sets[it], raw[it])) for it in names]
-        hurt = mean([_hurt(line.sets[it], raw[it]) for it in own])
-        searches = mean([line.searches[it] for it in own])
+        sets = line.sets
+        cells = [quality(average(sets[name]), _hurt(sets[name], raw[name])) for name in names]
+        hurt = mean([_hurt(sets[name], raw[name]) for name in own])
+        searches = mean([line.searches[name] for name in own])
         return [*line.cells, *cells, quality(line.mean(own), hurt), f"{searches:.2f}"]
 
     head = ["system", "replies", "lists", *names, "mean of sets", "searches a question"]
@@ -203,7 +210,7 @@ def _verdict(full: Line, peers: Sequence[Line], names: Sequence[str]) -> str:
     for name in names:
         strongest = max(peers, key=lambda line: average(line.sets[name]))
         ours, theirs = full.sets[name], strongest.sets[name]
-        apart = difference({it: ours[it] - theirs[it] for it in ours}, seed=SEED)
+        apart = difference({id_: ours[id_] - theirs[id_] for id_ in ours}, seed=SEED)
         above = [line for line in peers if average(line.sets[name]) > average(ours) + TOLERANCE]
         if above:
             others = dict.fromkeys(f"{line.peer} {line.name}" for line in above)

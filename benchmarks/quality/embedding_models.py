@@ -121,7 +121,7 @@ def _summary(found: Mapping[str, Mapping[str, Comparison]]) -> str:
     for model in FOLDERS:
         for name in SYSTEMS:
             scores = [by_model[model] for by_model in found.values()]
-            measured = [one[name] for one in scores if name in {it.name for it in one.systems}]
+            measured = [one[name] for one in scores if name in [row.name for row in one.systems]]
             row = [model, name, f"{mean([score.means[PRIMARY] for score in measured]):.3f}"]
             if name != BASELINE:
                 row += [

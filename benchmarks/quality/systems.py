@@ -69,15 +69,15 @@ def _gains(comparisons: Mapping[str, Comparison]) -> str:
             continue
         found = [comparison[name] for comparison in comparisons.values()]
         gain, hurt = (
-            mean([it.difference.gain for it in found]),
-            mean([it.hurt_rate for it in found]),
+            mean([score.difference.gain for score in found]),
+            mean([score.hurt_rate for score in found]),
         )
-        calls = mean([it.llm_calls / len(it.runs) for it in found])
-        searches = mean([it.searches_per_question or 0.0 for it in found])
+        calls = mean([score.llm_calls / len(score.runs) for score in found])
+        searches = mean([score.searches_per_question or 0.0 for score in found])
         rows.append(
             [
                 name,
-                *(points(it.difference, corrected=True) for it in found),
+                *(points(score.difference, corrected=True) for score in found),
                 f"{100 * gain:+.1f}",
                 f"{hurt:.1%}",
                 f"{calls:.2f}",
@@ -104,7 +104,9 @@ def _gate(
     conversations: set[str],
 ) -> str:
     """What the gate gains, beside as many calls made at random or with the gain known beforehand."""
-    found = {name: _compare_policies(it, asked[name]) for name, it in comparisons.items()}
+    found = {
+        name: _compare_policies(comparison, asked[name]) for name, comparison in comparisons.items()
+    }
     rows = [[name, *_share([it])] for name, it in found.items()]
     rows.append(["all", *_share(list(found.values()))])
     if conversations and (
@@ -135,11 +137,11 @@ def _compare_policies(
     always, never = found[FULL].difference.gains, found["rules"].difference.gains
 
     def spend(calls: Set[str]) -> tuple[float, float]:
-        gains = [always[it] if it in calls else never[it] for it in always]
+        gains = [always[id_] if id_ in calls else never[id_] for id_ in always]
         return mean(gains), mean([gain < -TOLERANCE for gain in gains])
 
     rate = mean([len(calls) / len(always) for calls in asked])
-    best_first = sorted(always, key=lambda it: never[it] - always[it])
+    best_first = sorted(always, key=lambda id_: never[id_] - always[id_])
     ends = {"never": spend(set()), "always": spend(set(always))}
     orders = [spend(calls) for calls in asked]
     return {
@@ -159,19 +161,20 @@ def _mix(pairs: Sequence[tuple[float, float]], weights: Sequence[float]) -> tupl
 def _share(found: Sequence[Mapping[str, tuple[float, float]]]) -> list[str]:
     """Call rate, gain and hurt rate of each policy, and which share of the gain gate and oracle keep."""
     whole = {
-        name: _mix([it[name] for it in found], [1.0 / len(found)] * len(found)) for name in found[0]
+        name: _mix([mix[name] for mix in found], [1.0 / len(found)] * len(found))
+        for name in found[0]
     }
     gains = {name: 100 * gain for name, (gain, _) in whole.items()}
     full, beyond = gains["always"], gains["always"] - gains["never"]
     shares = [
         (gains["auto"], full),
-        *((gains[it] - gains["never"], beyond) for it in ("auto", "oracle")),
+        *((gains[policy] - gains["never"], beyond) for policy in ("auto", "oracle")),
     ]
     return [
         f"{whole['calls'][0]:.0%}",
         *(
-            f"{gains[it]:+.1f} ({whole[it][1]:.0%})"
-            for it in ("never", "random", "auto", "oracle", "always")
+            f"{gains[policy]:+.1f} ({whole[policy][1]:.0%})"
+            for policy in ("never", "random", "auto", "oracle", "always")
         ),
         *(f"{kept / of:.0%}" if of > 0.5 else "" for kept, of in shares),
     ]

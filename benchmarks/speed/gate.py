@@ -31,7 +31,7 @@ def measure(rounds: int) -> dict[str, float]:
     """
     worker, ratios = open_own_worker(), dict[str, list[float]]()
     try:
-        for name in (CALIBRATION, *(f"{it}{LONG}" for it in read_limits())):
+        for name in (CALIBRATION, *(f"{limit}{LONG}" for limit in read_limits())):
             worker.measure(name, WARM_UP_CALLS)
         for _ in range(rounds):
             for name in read_limits():

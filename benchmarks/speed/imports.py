@@ -37,9 +37,9 @@ def _list_standard_modules() -> str:
     code = f"{FIRST_CALL}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     names = [
-        it
-        for it in done.stdout.split()
-        if it.partition(".")[0] in sys.stdlib_module_names and it != "__main__"
+        module
+        for module in done.stdout.split()
+        if module.partition(".")[0] in sys.stdlib_module_names and module != "__main__"
     ]
     return f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
 

@@ -137,11 +137,11 @@ def _candidates() -> list[dict[str, Any]]:
     passages = [_passage(chance, number, CANDIDATE_CHARS) for number in range(CANDIDATES + 10)]
     return [
         {
-            "id": it["id"],
+            "id": passage["id"],
             "score": round(0.9 - 0.01 * rank, 4),
-            "metadata": {"text": it["text"], "page": rank},
+            "metadata": {"text": passage["text"], "page": rank},
         }
-        for rank, it in enumerate(passages)
+        for rank, passage in enumerate(passages)
     ]
 
 

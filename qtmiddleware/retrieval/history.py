@@ -60,7 +60,7 @@ def read_history(history: Any) -> History:
     unread_types: list[str] = []
     for turn in turns:
         try:
-            messages += (it for it in _read_turn(turn) if it.role and it.content.strip())
+            messages += (part for part in _read_turn(turn) if part.role and part.content.strip())
         # Reading somebody else's object may raise anything.
         except Exception:
             unread_types.append(type(turn).__name__)

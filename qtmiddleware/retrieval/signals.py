@@ -190,7 +190,7 @@ class Gate(_Comparison):
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
         with self._lock:
             observed = max(len(self._percentiles[name].ordered) for name in signals)
-            percentiles = [self._percentiles[name].record(it) for name, it in signals.items()]
+            percentiles = [self._percentiles[name].record(value) for name, value in signals.items()]
             doubt = 1.0 - sum(percentiles) / len(percentiles)
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
             threshold = _LOWEST + (_HIGHEST - _LOWEST) * threshold_share

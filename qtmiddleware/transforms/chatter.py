@@ -59,7 +59,9 @@ def is_off_topic_talk(text: str, query: str, context: str) -> bool:
     Such words are "I", "you", "search" and "documents". They do not count if *query* has them too,
     or if *query* is a statement itself. *context* is the question with the conversation before it.
     """
-    is_statement = [it.rstrip("\"'”»* ").endswith((".", "!", "。", "！")) for it in (text, query)]
+    is_statement = [
+        sentence.rstrip("\"'”»* ").endswith((".", "!", "。", "！")) for sentence in (text, query)
+    ]
     words = fold_words(text)
     if is_statement != [True, False] or not _FEWEST_WORDS <= len(words) <= _MOST_WORDS:
         return False

@@ -425,7 +425,7 @@ def _strip_label(text: str, query: str) -> str:
     words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_text(match[1]))
     labels = (
         chatter.compile_patterns("labels").fullmatch,
-        *(it.search for it in _FIELD_KEYS.values()),
+        *(pattern.search for pattern in _FIELD_KEYS.values()),
     )
     is_label = all(any(is_match(word) for is_match in labels) for word in words)
     return match[2] if is_label else text

@@ -118,7 +118,8 @@ def serve(peer: str, versions: dict[str, str], classes: Sequence[type | Any], sy
                     if any(question[original] for question in handed.questions):
                         before = handed.searches
                         found = {
-                            it["id"]: _asked(system, it, reply, original) for it in handed.questions
+                            question["id"]: _asked(system, question, reply, original)
+                            for question in handed.questions
                         }
                         told = {
                             "system": system.name,
@@ -128,7 +129,7 @@ def serve(peer: str, versions: dict[str, str], classes: Sequence[type | Any], sy
                         }
                         told["searches"] = (handed.searches - before) / len(handed.questions)
                         runs.append({"set": handed.name, **told, "found": found})
-    used = [f"{it.__module__}.{it.__qualname__}" for it in classes]
+    used = [f"{kind.__module__}.{kind.__qualname__}" for kind in classes]
     target.write_text(
         json.dumps({"peer": peer, "versions": versions, "classes": used, "runs": runs}),
         encoding="utf-8",

@@ -83,7 +83,7 @@ def command(
     # Checked before passages are embedded.
     require_extras()
     dataset = load_dataset()
-    asked = dataset.only({it.id for it in dataset.questions[:questions]})
+    asked = dataset.only({question.id for question in dataset.questions[:questions]})
     write_note(origin)
     embedder = find_embedder("all-MiniLM-L6-v2")
     with (

@@ -41,7 +41,7 @@ def command(
         write_note(f"{report.unreadable:,} lines of the log could not be read.")
     shown = report.pick_examples(_EXAMPLES)
     if json_output:
-        rows = [{"query": it.query, "plain": it.plain, "ours": it.ours} for it in shown]
+        rows = [{"query": row.query, "plain": row.plain, "ours": row.ours} for row in shown]
         write_json({**report.to_dict(), "examples": rows})
         return
     for sentence in report.sentences:

@@ -47,7 +47,7 @@ class Outcome:
     def degradations(self) -> tuple[Degradation, ...]:
         """The steps that failed or were skipped, without duplicates."""
         sources = [source for source in (self.retrieval, self.answer) if source]
-        return tuple(dict.fromkeys(it for source in sources for it in source.degradations))
+        return tuple(dict.fromkeys(fault for one in sources for fault in one.degradations))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as a dict, ready for JSON.

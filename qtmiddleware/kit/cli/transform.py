@@ -112,7 +112,7 @@ def _transform_questions(
     if as_json:
         write_json(rows)
     if has_failed and rows:
-        fixes = [f"; {MODEL_FIXES[it]}" for it in sorted(reasons) if it in MODEL_FIXES]
+        fixes = [f"; {MODEL_FIXES[reason]}" for reason in sorted(reasons) if reason in MODEL_FIXES]
         raise ModelError(
             "unavailable",
             f"the language model's reply was not usable ({', '.join(sorted(reasons))})"
@@ -147,7 +147,7 @@ def _transform_file(
                 results,
                 config=config,
                 concurrency=concurrency,
-                show=lambda it: update("transforming", it.before + it.made, it.total),
+                show=lambda now: update("transforming", now.before + now.made, now.total),
                 on_ray=on_ray,
             )
     except ConfigError:

@@ -457,7 +457,7 @@ def _find_list(whole: dict[str, Any]) -> list[Any]:
                 "_id": id_,
                 "question": text,
                 "ids": ids[id_],
-                "reference_contexts": {it: texts[it] for it in ids[id_] if it in texts},
+                "reference_contexts": {key: texts[key] for key in ids[id_] if key in texts},
             }
             for id_, text in queries.items()
         ]

@@ -89,7 +89,7 @@ def to_json(
 
     The dict has the fields but for those in *leave_out*, and the *properties*.
     """
-    names = [it.name for it in fields(instance) if it.name not in leave_out]
+    names = [attribute.name for attribute in fields(instance) if attribute.name not in leave_out]
     return {
         to_camel_case(name): _convert(getattr(instance, name)) for name in (*names, *properties)
     }
@@ -97,9 +97,9 @@ def to_json(
 
 def _convert(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _convert(it) for key, it in value.items()}
+        return {key: _convert(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_convert(it) for it in value]
+        return [_convert(item) for item in value]
     if is_dataclass(value):
         return value.to_dict() if hasattr(value, "to_dict") else to_json(value)
     return value

@@ -296,7 +296,7 @@ def _rank_question(
         return RankedAnswers(question.id, standings, error="equal")
     order = chance.sample(range(len(texts)), len(texts))
     orders = [order, order[::-1]]
-    prompts = [build_ranking_prompt(question, [texts[it] for it in order]) for order in orders]
+    prompts = [build_ranking_prompt(question, [texts[i] for i in order]) for order in orders]
     try:
         replies = runner.run_prompts(prompts)
         opinions = list(map(parse_opinion, replies, orders))
@@ -316,7 +316,7 @@ def _rank_question(
     reasons: list[str] = []
     best: list[set[int]] = []
     for opinion, order in zip(opinions, orders, strict=True):
-        legend = ", ".join(f"{it} is {names[i]}" for it, i in zip(LETTERS, order, strict=False))
+        legend = ", ".join(f"{key} is {names[i]}" for key, i in zip(LETTERS, order, strict=False))
         if opinion.reason:
             reasons.append(f"{opinion.reason} ({legend})")
         places = [mark.place for mark in opinion.marks]
@@ -347,7 +347,7 @@ def build_ranking_prompt(question: Question, candidates: Sequence[str]) -> Promp
         **({"history": history} if history else {}),
         "question": question.text,
         "reference": question.reference,
-        **{it: text[:_MOST_ANSWER_CHARS] for it, text in zip(letters, candidates, strict=True)},
+        **{key: text[:_MOST_ANSWER_CHARS] for key, text in zip(letters, candidates, strict=True)},
     }
     task = replace(ANSWERS, data=ANSWERS.data.format(names=names), fields=tuple(fields))
     return task.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(candidates))

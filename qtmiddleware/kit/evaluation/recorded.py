@@ -122,7 +122,7 @@ class RecordedModel:
         if modes is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
         values = {**modes[""], **modes.get(prompt.mode, {})}
-        fields = [it for it in prompt.fields if it.name != "standalone" or prompt.history]
+        fields = [field for field in prompt.fields if field.name != "standalone" or prompt.history]
         answer = _keep_valid_values(values, fields)
         if not answer:
             raise ModelError(
@@ -131,7 +131,7 @@ class RecordedModel:
         reply = json.dumps(answer, ensure_ascii=False)
         if self._prices is None:
             return Reply(reply, cost_usd=0.0)
-        read, written = (ceil(len(it) / 4) for it in (prompt.system + prompt.user, reply))
+        read, written = (ceil(len(text) / 4) for text in (prompt.system + prompt.user, reply))
         return Reply(reply, read, written, cost_usd=self._prices.compute_cost(read, written))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -253,7 +253,7 @@ def load_recording(
     data = dataset.only({str(line.get("_id")) for line in lines})
     if not data.questions:
         texts = {_normalise(line.get("query")) for line in lines}
-        data = dataset.only({it.id for it in dataset.questions if _normalise(it.text) in texts})
+        data = dataset.only({one.id for one in dataset.questions if _normalise(one.text) in texts})
     if not data.questions:
         raise ConfigError(
             f"none of the {len(dataset.questions)} questions of {dataset.name} is in the recording"

@@ -301,7 +301,8 @@ def write(dataset: Dataset, folder: Path) -> None:
         check_free(target)
         make_private_folders(target / "qrels")
         _write_lines(target / "corpus.jsonl", map(_dump, corpus))
-        _write_lines(target / "queries.jsonl", (_dump(it.to_record()) for it in dataset.questions))
+        records = [_dump(question.to_record()) for question in dataset.questions]
+        _write_lines(target / "queries.jsonl", records)
         _write_lines(target / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *judged))
     except OSError as error:
         why = error.strerror or type(error).__name__

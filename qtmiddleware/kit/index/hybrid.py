@@ -184,7 +184,7 @@ def _merge_rankings(
             "score": merged_score,
             # One of two separate indexes may store no texts or metadata.
             "text": next((passage.text for passage in passages if passage.text), ""),
-            "metadata": dict(next((it.metadata for it in passages if it.metadata), {})),
+            "metadata": dict(next((one.metadata for one in passages if one.metadata), {})),
         }
         if key[0] != DEFAULT_NAMESPACE:
             record["namespace"] = key[0]

@@ -148,7 +148,8 @@ class PineconeStore:
         )
         records = []
         for match in answer.matches:
-            fields = {name: _restore_integer(it) for name, it in (match.metadata or {}).items()}
+            stored = (match.metadata or {}).items()
+            fields = {name: _restore_integer(value) for name, value in stored}
             text = str(fields.pop(self._text_field, ""))
             score = sign * (match.score or 0.0)
             records.append({"id": match.id, "score": score, "text": text, "metadata": fields})
