@@ -5,7 +5,6 @@ Those of packages that are not installed are skipped.
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from collections.abc import Iterator
@@ -67,13 +66,6 @@ def cook(recipe: str, **given: Any) -> dict[str, Any]:
     space = {"question": QUESTION, "embed": embed, "retrieve": retrieve, **given}
     exec(compile(recipe, "recipe", "exec"), space)
     return space
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """A client that closes itself when it is collected does so here, not in the event loop of a later test."""
-    yield
-    gc.collect()
 
 
 def as_list(text: str | list[str]) -> list[str]:

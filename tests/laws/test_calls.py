@@ -18,6 +18,7 @@ import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 from tests.laws.cases import Case
 from tests.laws.world import PATIENCE, PATIENT_MS, QUERY, REPLIES, World, decorate, make_function
+from tests.support.living import tasks_left
 from tests.support.waiting import await_until
 
 PATIENT: Final = {"limits": {"llmTimeoutMs": PATIENT_MS, "deadlineMs": 2 * PATIENT_MS}}
@@ -645,7 +646,7 @@ async def test_a_cancelled_call_leaves_nothing_running(name: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert world.running == 0
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert tasks_left() == set()
     assert world.outwaited == []
 
 

@@ -25,6 +25,7 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.types import Deadline
 from tests.laws.cases import Case
 from tests.laws.shapes import SHAPES, Row
+from tests.support.living import tasks_left
 
 QUERY: Final = "Does Jaco have any health concerns?"
 DEFAULT_NUMBER: Final = 4
@@ -489,7 +490,7 @@ async def _play(played: Played, manner: str) -> None:
         played.got.retrieval = played.got.response
         played.got.response = played.got.retrieval.response
     if played.task:
-        played.tasks_left = [repr(task) for task in asyncio.all_tasks() - {played.task}]
+        played.tasks_left = list(map(repr, tasks_left()))
     # What was begun in the loop is over when the call is: nothing has to be released for it.
     left = world.running if case.way == "async" else 0
     world.released.set()

@@ -11,6 +11,7 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.concurrency_world import found, scripted
+from tests.support.living import tasks_left
 from tests.support.waiting import await_until
 
 MOST_STEPS: Final = 2_000
@@ -142,7 +143,7 @@ def cancelled_at_every_step(
         if closes_late:
             # One that is closed lets go of the next.
             await await_until(lambda: asyncio.all_tasks() <= before)
-        left = [task for task in asyncio.all_tasks() - before if not task.done()]
+        left = [task for task in tasks_left() - before if not task.done()]
         assert left == [], f"after step {at}: {left}"
         assert counted.begun == counted.ended, f"after step {at}"
         victim = steps.victim = None  # type: ignore[assignment]

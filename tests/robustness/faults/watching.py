@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Final
 
 from qtmiddleware.runtime.concurrency import IDLE_SECONDS, Bulkhead
+from tests.support.living import tasks_left
 
 DRAIN_SECONDS: Final = 0.8 * IDLE_SECONDS
 """How long threads may go on: a variant's search or a read that nobody waits for any more ends by itself.
@@ -79,7 +80,7 @@ class Watch(logging.Handler):
 
     async def tasks_left(self) -> None:
         """Complain of tasks that outlive the call."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
+        left = tasks_left()
         if left:
             _, left = await asyncio.wait(left, timeout=TASK_SECONDS)
         self.complaints.extend(f"a task is left: {task.get_coro()!r}" for task in left)
