@@ -11,6 +11,8 @@ from pinecone import AsyncIndex, Pinecone
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+import qtmiddleware as qtm
+from tests.support.waiting import PATIENCE
 from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
 
 TEXTS = {
@@ -113,6 +115,14 @@ def test_a_search_with_integrated_embedding_is_wrapped(
     assert sorted(body["query"]["inputs"]["text"] for body in asked) == sorted([QUERY, REWRITE])
     assert {body["query"]["top_k"] for body in asked} == {WIDE}
     assert response.usage.read_units == 5
+
+
+def test_a_pending_result_is_returned_as_it_is(service: Service, index: Any) -> None:
+    search = qm.wrap(index.query, embed=embed)
+    with pytest.warns(qtm.SetupWarning, match="ApplyResult"):
+        pending = search(QUERY, async_req=True, **CALL)
+    assert type(pending) is type(index.query(vector=[1.0, 2.0], top_k=1, async_req=True))
+    assert [match.id for match in pending.get(PATIENCE).matches] == ["cats", "health"]
 
 
 async def test_the_async_index_is_wrapped(service: Service) -> None:

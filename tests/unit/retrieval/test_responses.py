@@ -63,6 +63,16 @@ class Frozen:
     score: float
 
 
+class SharedOnCopy:
+    """As a model of pydantic's version 1: a shallow copy of it shares its fields."""
+
+    def __init__(self, *values: Any) -> None:
+        self.id, self.text, self.score = values
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+
+
 class Named(NamedTuple):
     id: str
     text: str
@@ -292,6 +302,7 @@ SHAPES: dict[str, Case] = {
     "asyncpg": a_list(lambda i, t, s: Record(id=i, content=t, distance=s)),
     # one's own items
     "frozen dataclass": a_list(Frozen),
+    "pydantic 1, whose copies share their fields": a_list(SharedOnCopy),
     # containers
     "a list with attributes": holding("", lambda: Hits(dicts(), total=97)),
     # a list of passages and a list of scores
@@ -331,7 +342,7 @@ def test_fused_scores_are_written_into_copies_of_items_that_can_be_copied(name: 
     found = qtm.middleware(lambda query: response, config={"scores": "fused"}).retrieve(QUESTION)
     again = qtm.middleware(lambda query: found.response, config="off").retrieve(QUESTION)
     shown = [match.score for match in again.matches]
-    is_kept = name.startswith(("sqlite", "SQLAlchemy", "psycopg2", "asyncpg", "rows"))
+    is_kept = name.startswith(("sqlite", "SQLAlchemy", "psycopg2", "asyncpg", "pydantic 1"))
     if scores == NONE or is_kept:
         assert shown == [scores[place] for place in ORDER]
     else:
@@ -420,6 +431,17 @@ def test_an_empty_response_takes_what_a_variant_found(name: str) -> None:
     assert {match.text for match in found.matches} == set(TEXTS)
     items = list(get_items(found.response))
     assert len(items) == 3
+
+
+def test_a_title_beside_the_text_counts_whether_there_is_metadata_or_not() -> None:
+    for more in ({}, {"metadata": {"lang": "en"}}):
+        rows = [
+            {"id": str(place), "score": 0.9 - place / 100, "title": "Fees", "text": "Pay.", **more}
+            for place in range(60)
+        ]
+        rows[9]["title"] = "Termination"
+        search = qtm.middleware(lambda query, top_k=2, rows=rows: rows[:top_k])
+        assert search("Rules on termination?")[0]["id"] == "9"
 
 
 # --- what comes back as it is, with a warning that says why ---------------------------------------
