@@ -144,7 +144,8 @@ def choose_tests(mutant: Mutant, coverage: Any, chance: random.Random) -> list[s
         if is_inside
         else {test for found in by_line.values() for test in found}
     )
-    tests = sorted({context.partition("|")[0] for context in contexts if context})
+    # The name of a test may hold a bar; what follows the last one is the phase.
+    tests = sorted({context.rpartition("|")[0] for context in contexts if context})
     chance.shuffle(tests)
     room = mutant.path.split("/")[1]
     return sorted(tests, key=lambda test: f"/{room}/" not in test)
