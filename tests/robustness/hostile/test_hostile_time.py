@@ -51,6 +51,7 @@ KNOWN = {
     "marked sections that nothing closes": ("", "<![CDATA[", ">", "a page"),
     "cells of one row": ("", "<td>x", "", "a page"),
     "many short words": ("", "a ", "", "an answer with citations"),
+    "a word of letters in both cases": ("", "aB", "", "the tool of an agent"),
     "many citations": ("", "words before it [1]", "", "an answer with citations"),
 }
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from lxml.etree import ParserError
 
+import qtmiddleware as qtm
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
@@ -67,6 +68,11 @@ def read_document(read: Callable[[Path, Any], Any], text: str) -> None:
         list(read(Path("a"), io.BytesIO(text.encode("utf-8", "replace"))))
 
 
+def show_to_agent(text: str) -> None:
+    rows = [{"id": "a", "text": text, "metadata": {"note": text}}]
+    qtm.middleware(lambda query: rows).as_tool().run("note")
+
+
 FUNCTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "preprocess": preprocess,
     "preprocess, German": lambda text: preprocess(text, language="de"),
@@ -89,4 +95,5 @@ FUNCTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "a table": partial(read_document, read_csv),
     "JSON": partial(read_document, read_json),
     "JSON lines": partial(read_document, read_json_lines),
+    "the tool of an agent": show_to_agent,
 }
