@@ -151,6 +151,23 @@ def choose_tests(mutant: Mutant, coverage: Any, chance: random.Random) -> list[s
     return sorted(tests, key=lambda test: f"/{room}/" not in test)
 
 
+def list_tests(copy: Path) -> set[str]:
+    """Return the names of the tests in *copy*, where a mutant may be tried.
+
+    Data beside the repository, whose rows give tests their names, is not copied. Pytest would refuse a
+    name that it does not know, and the mutant would seem to be found.
+    """
+    listed = subprocess.run(
+        (*PYTEST, "--collect-only", "-n", "0", *TESTS),
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {line for line in listed.stdout.splitlines() if "::" in line}
+
+
 def try_mutant(mutant: Mutant, tests: list[str], copy: Path) -> str:
     """Return what became of *mutant* in *copy*: ``found``, ``survived`` or ``not run``."""
     from cosmic_ray.mutating import use_mutation
@@ -210,11 +227,13 @@ def main() -> int:
                 copy.joinpath(file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / file, copy / file)
             copies.put(copy)
+        known = list_tests(copy)
 
         def try_one(mutant: Mutant) -> str:
             copy = copies.get()
             try:
-                ending = try_mutant(mutant, choose_tests(mutant, coverage, random.Random(1)), copy)
+                tests = choose_tests(mutant, coverage, random.Random(1))
+                ending = try_mutant(mutant, [test for test in tests if test in known], copy)
             finally:
                 copies.put(copy)
             print(f"{ending}: {mutant}", flush=True)
