@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any, Final, Literal, Self
 
 from qtmiddleware.answering.reading import AnswerReader
+from qtmiddleware.answering.streaming import Piece, stream_reply
 from qtmiddleware.catalogue import PLACES
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, convert_to_model_error
@@ -30,7 +31,7 @@ from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.transform_stage import record_cost
 from qtmiddleware.runtime.concurrency import IO, Bulkhead, Outcome, Threads, drive, make_async_io
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.services import Piece, Searcher, Services, stream_reply
+from qtmiddleware.runtime.services import Searcher, Services
 from qtmiddleware.transforms.prompt import (
     append_digest,
     find_user_instruction,

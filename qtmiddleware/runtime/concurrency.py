@@ -24,6 +24,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from time import perf_counter
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
@@ -148,7 +149,7 @@ class Outcome(Generic[T]):
     """The outcome of a piece of work: a *value*, an *error*, or neither if it was *late*.
 
     *seconds* is the duration, or how long the caller waited. *began* is a time of
-    `time.perf_counter`.
+    `time.perf_counter`. *place* is the work's place among those that were gathered.
     """
 
     value: T | None = None
@@ -156,6 +157,7 @@ class Outcome(Generic[T]):
     seconds: float = 0.0
     began: float = 0.0
     late: bool = False
+    place: int = 0
 
     @property
     def has_succeeded(self) -> bool:
@@ -188,21 +190,22 @@ class Outcome(Generic[T]):
             del self, error
 
 
-class Job:
-    """A piece of work that its flow may stop waiting for.
+class Job(Generic[T]):
+    """A piece of work beside its flow, which may stop waiting for it. The outcome goes to *ended*.
 
     A thread cannot be stopped, and a task may clean up slowly. So whatever has to end with the
     flow's patience is registered here: a deadline, or the report of an operation.
     """
 
-    __slots__ = ("_began", "_on_end", "_reports", "ending", "task")
+    __slots__ = ("_began", "_endings", "_place", "_reports", "ended", "ending", "task")
 
-    def __init__(self, on_end: Callable[[Outcome[Any]], object]) -> None:
+    def __init__(self, ended: Mailbox[Outcome[T]], place: int = 0) -> None:
+        self.ended = ended
         self.ending: Ending | None = None
         self.task: asyncio.Task[None] | None = None
+        self._place = place
         self._began = perf_counter()
-        # Two threads may end a job. `pop` is atomic, so only the first one reports the outcome.
-        self._on_end = [on_end]
+        self._endings = count()
         self._reports: list[Callable[[Ending], object]] = []
         on_abandon(self.abandon)
 
@@ -212,51 +215,65 @@ class Job:
         if self.ending is not None:
             report(self.ending)
 
-    def finish(self, outcome: Outcome[Any]) -> None:
-        """End with *outcome*, unless the work has ended."""
-        # What is reported to refers to the work, and an error of the work refers to this job. So
-        # this job must not refer to the outcome either.
-        with suppress(IndexError):
-            on_end = self._on_end.pop()
-            self._reports = []
-            on_end(outcome)
-
     def abandon(self, ending: Ending) -> None:
         """Stop waiting for this work, unless it has ended."""
-        with suppress(IndexError):
-            on_end = self._on_end.pop()
-            self.ending = ending
-            for report in self._reports:
-                report(ending)
-            if self.task is not None:
-                # The call may be abandoned in another thread, or after its loop was closed.
-                with suppress(RuntimeError):
-                    self.task.get_loop().call_soon_threadsafe(self.task.cancel)
-            seconds = perf_counter() - self._began
-            on_end(Outcome(late=True, seconds=seconds, began=self._began))
+        # Two threads may end a job. `next` is atomic, so only the first one sends an outcome.
+        if next(self._endings):
+            return
+        self.ending = ending
+        for report in self._reports:
+            report(ending)
+        if self.task is not None:
+            # The call may be abandoned in another thread, or after its loop was closed.
+            with suppress(RuntimeError):
+                self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+        self._send(Outcome(late=True))
 
-    async def run(self, work: Work[Any], bulkhead: Bulkhead) -> None:
+    def finish(self, outcome: Outcome[T]) -> None:
+        """End with *outcome*, unless nobody waits for it any more."""
+        if not next(self._endings):
+            # What is reported to refers to the work, which an idle thread must not keep alive.
+            self._reports = []
+            self._send(outcome)
+
+    def _send(self, outcome: Outcome[T]) -> None:
+        outcome.place = self._place
+        outcome.began = self._began
+        outcome.seconds = perf_counter() - self._began
+        self.ended.put(outcome)
+
+    async def run(self, work: Work[T], bulkhead: Bulkhead) -> None:
         """Do *work* with the threads of *bulkhead*, unless nobody waits for it any more."""
         if self.ending is not None:
             return
         _job.set(self)
         current_bulkhead.set(bulkhead)
-        self._began = began = perf_counter()
+        self._began = perf_counter()
         try:
-            value = await work()
+            self.finish(Outcome(await work()))
         except BaseException as error:
-            self.finish(Outcome(error=error, seconds=perf_counter() - began, began=began))
+            self.finish(Outcome(error=error))
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-        else:
-            self.finish(Outcome(value, seconds=perf_counter() - began, began=began))
 
-    def start_thread(self, work: Work[Any], bulkhead: Bulkhead, context: Context) -> None:
-        """Do *work* in a thread of *bulkhead*. Raises `ModelError` if no thread is free."""
-        bulkhead.start(lambda: context.run(drive, self.run(work, bulkhead)))
+    def start_thread(self, work: Work[T], bulkhead: Bulkhead, context: Context) -> None:
+        """Do *work* in a thread of *bulkhead*. Without a free thread, that is the outcome."""
+        try:
+            bulkhead.start(lambda: context.run(drive, self.run(work, bulkhead)))
+        except Overloaded as error:
+            self.finish(Outcome(error=error))
+
+    async def get(self) -> T:
+        """Wait for the work's end and return its result, or raise its exception."""
+        return (await self.ended.get(Deadline())).get()
+
+    async def cancel(self, *, in_generator: bool = False) -> None:
+        """Stop waiting for the work. Only an *in_generator* may await while it is being closed."""
+        self.abandon("cancelled")
+        await _drain([self], in_generator=in_generator)
 
 
-_job: Final[ContextVar[Job | None]] = ContextVar("job", default=None)
+_job: Final[ContextVar[Job[Any] | None]] = ContextVar("job", default=None)
 
 
 def on_abandon(report: Callable[[Ending], object]) -> None:
@@ -265,7 +282,7 @@ def on_abandon(report: Callable[[Ending], object]) -> None:
         job.on_abandon(report)
 
 
-async def _drain(jobs: Sequence[Job], *, in_generator: bool = False) -> None:
+async def _drain(jobs: Sequence[Job[Any]], *, in_generator: bool = False) -> None:
     """Give the cancelled tasks of *jobs* a moment to clean up."""
     running = [job.task for job in jobs if job.task is not None and not job.task.done()]
     # A coroutine that is being closed, for example because its loop was closed, must not await.
@@ -319,25 +336,6 @@ class _LoopMailbox(Mailbox[T]):
         return self._arrived.popleft()
 
 
-class Beside(Generic[T]):
-    """Work that runs beside its flow."""
-
-    def __init__(self, io: IO, work: Work[T]) -> None:
-        self._ended: Mailbox[Outcome[T]] = io.mailbox()
-        self._job = Job(self._ended.put)
-        # Not a thread of the bulkhead's: there are never more of these than callers.
-        io.launch(work, self._job, UNLIMITED)
-
-    async def get(self) -> T:
-        """Wait for the work's end and return its result, or raise its exception."""
-        return (await self._ended.get(Deadline())).get()
-
-    async def cancel(self, *, in_generator: bool = False) -> None:
-        """Stop waiting for the work. Only an *in_generator* may await while it is being closed."""
-        self._job.abandon("cancelled")
-        await _drain([self._job], in_generator=in_generator)
-
-
 class IO(ABC):
     """Does a flow's work, with threads of the *bulkhead*: see `Threads` and `Tasks`.
 
@@ -365,12 +363,15 @@ class IO(ABC):
         """Call a user's *function*, asynchronous or not; an awaitable may take *seconds* to end."""
 
     @abstractmethod
-    def launch(self, work: Work[Any], job: Job, bulkhead: Bulkhead) -> None:
+    def launch(self, work: Work[T], job: Job[T], bulkhead: Bulkhead) -> None:
         """Begin *work* as *job*, in a context of its own."""
 
-    def start(self, work: Work[T]) -> Beside[T]:
+    def start(self, work: Work[T]) -> Job[T]:
         """Begin *work* beside the caller."""
-        return Beside(self, work)
+        job: Job[T] = Job(self.mailbox())
+        # Not a thread of the bulkhead's: there are never more of these than callers.
+        self.launch(work, job, UNLIMITED)
+        return job
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
@@ -379,49 +380,48 @@ class IO(ABC):
 
         Work that has not ended at the *deadline* is late, and work that has not begun never does.
         """
+        ended: Mailbox[Outcome[T]] = self.mailbox()
+        jobs = [Job(ended, place) for place in range(len(works))]
+        waiting = deque(zip(works, jobs, strict=True))
         outcomes: dict[int, Outcome[T]] = {}
-        ended = self.mailbox()
-
-        def record_outcome(place: int, outcome: Outcome[T]) -> None:
-            outcomes[place] = outcome
-            ended.put(None)
-
-        jobs = [Job(partial(record_outcome, place)) for place in range(len(works))]
+        running = 0
         ending: Ending = "cancelled"
         try:
-            with suppress(TimeoutError):
-                for place, work in enumerate(works):
-                    if place >= limit:
-                        await ended.get(deadline)
-                    if deadline.passed:
-                        break
-                    self.launch(work, jobs[place], self._bulkhead)
-                while len(outcomes) < len(works):
-                    await ended.get(deadline)
+            while len(outcomes) < len(works):
+                while waiting and running < limit and not deadline.passed:
+                    work, job = waiting.popleft()
+                    self.launch(work, job, self._bulkhead)
+                    running += 1
+                outcome = await ended.get(deadline)
+                outcomes[outcome.place] = outcome
+                running -= 1
+        except TimeoutError:
             ending = "late"
         finally:
             for job in jobs:
                 job.abandon(ending)
             await _drain(jobs)
+        while len(outcomes) < len(works):
+            outcome = await ended.get(Deadline())
+            outcomes[outcome.place] = outcome
         return [outcomes[place] for place in range(len(works))]
 
 
 async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T]:
     """Return the results of *works* in order. The first error ends all works and is raised."""
     deadline = Deadline()
-    errors: list[BaseException] = []
 
     async def stop_at_error(work: Work[T]) -> T:
         try:
             return await work()
-        except BaseException as error:
-            errors.append(error)
+        except BaseException:
             deadline.cancel()
             raise
 
     outcomes = await io.gather([partial(stop_at_error, work) for work in works], deadline, limit)
-    if errors:
-        raise errors[0]
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
     return [outcome.get() for outcome in outcomes]
 
 
@@ -521,12 +521,9 @@ class Threads(IO):
         result = function()
         return run_in_background_loop(result, seconds) if inspect.isawaitable(result) else result
 
-    def launch(self, work: Work[Any], job: Job, bulkhead: Bulkhead) -> None:
-        """Begin *work* in a thread of *bulkhead*. Without a free thread, that is the outcome."""
-        try:
-            job.start_thread(work, bulkhead, self._context.copy())
-        except Overloaded as error:
-            job.finish(Outcome(error=error))
+    def launch(self, work: Work[T], job: Job[T], bulkhead: Bulkhead) -> None:
+        """Begin *work* in a thread of *bulkhead*."""
+        job.start_thread(work, bulkhead, self._context.copy())
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -553,7 +550,7 @@ class Tasks(IO):
         async with asyncio.timeout(None if seconds == NEVER else seconds):
             return await result
 
-    def launch(self, work: Work[Any], job: Job, bulkhead: Bulkhead) -> None:
+    def launch(self, work: Work[T], job: Job[T], bulkhead: Bulkhead) -> None:
         """Begin *work* in a task."""
         loop = asyncio.get_running_loop()
         # A task copies the context that it is made in.
@@ -566,10 +563,10 @@ async def run_in_thread(call: Callable[[], T]) -> T:
     async def work() -> T:
         return call()
 
-    ended: Mailbox[Outcome[T]] = _LoopMailbox()
+    job: Job[T] = Job(_LoopMailbox())
     # If the caller is cancelled, the call runs on in its thread.
-    Job(ended.put).start_thread(work, current_bulkhead.get(), copy_context())
-    return (await ended.get(Deadline())).get()
+    job.start_thread(work, current_bulkhead.get(), copy_context())
+    return await job.get()
 
 
 def make_async_io(bulkhead: Bulkhead) -> IO:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
-from qtmiddleware.preprocessing.hidden_characters import escape_json
 from qtmiddleware.runtime.forking import make_lock
 
 SAMPLE_SECONDS: Final = 60.0
@@ -42,11 +40,6 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
 def get_logger(name: str) -> SafeLogger:
     """Return the logger *name*, such as ``qtmiddleware.stores``."""
     return SafeLogger(logging.getLogger(name))
-
-
-def quote_text(text: str) -> str:
-    """Return *text* on one line, in double quotes, with control characters escaped as in JSON."""
-    return escape_json(json.dumps(text, ensure_ascii=False))
 
 
 def format_error(error: BaseException) -> str:

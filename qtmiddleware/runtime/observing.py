@@ -29,7 +29,7 @@ class Observation:
     The root has no operation, and is only the parent of others. Without observers, it does nothing.
     """
 
-    __slots__ = ("_began", "_result", "_running", "observers", "operation")
+    __slots__ = ("_began", "_ends", "_result", "observers", "operation")
 
     def __init__(
         self,
@@ -40,8 +40,7 @@ class Observation:
         self.observers = observers
         self._began = 0.0
         self._result: Any = None
-        # Holds the operation while it runs. `pop` is atomic, so only one thread reports the end.
-        self._running: list[Operation] = []
+        self._ends = count()
 
     def make_child(
         self, kind: Any, name: str = "", model: Any = None, **fields: Any
@@ -63,13 +62,12 @@ class Observation:
 
     def end(self, outcome: Ending | Literal["ok"], reason: str = "", result: Any = None) -> None:
         """Report that the operation ended with *outcome*, unless it has already ended."""
-        # Two threads may end an operation: one performs it, the other stops waiting for it.
-        try:
-            running = self._running.pop()
-        except IndexError:
+        # Two threads may end an operation: one performs it, the other stops waiting for it. `next`
+        # is atomic, so only the first one reports the end.
+        if self.operation is None or next(self._ends):
             return
         ended = replace(
-            running,
+            self.operation,
             outcome=outcome,
             reason=reason,
             result=result,
@@ -89,17 +87,14 @@ class Observation:
                 logger.debug("%s", format_error(error), event=event, error=kind)
 
     def __enter__(self) -> Observation:
-        if self.operation is not None and not self._running:
+        if self.operation is not None:
             self.operation = replace(self.operation, began=time())
             self._began = perf_counter()
-            self._running.append(self.operation)
             on_abandon(self.end)
             self._notify(self.operation)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if not self._running:
-            return
         reason = type(error).__name__
         # A user's own model may raise `ModelError` with any reason.
         if isinstance(error, ModelError) and error.reason in REASONS:

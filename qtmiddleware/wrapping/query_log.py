@@ -11,8 +11,9 @@ from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.config.settings import LogTexts
+from qtmiddleware.preprocessing.hidden_characters import escape_json
 from qtmiddleware.preprocessing.text import split_terms
-from qtmiddleware.runtime.logs import LogSampler, get_logger, quote_text
+from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 from qtmiddleware.wrapping.shadow import count_kept_passages
 
@@ -238,16 +239,21 @@ def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
     if retrieval.keywords:
         logger.debug(
             "Query preprocessing: %s -> %s",
-            quote_text(query),
-            quote_text(writer.prepare_keywords(retrieval.keywords, retrieval.original_query)),
+            _quote_text(query),
+            _quote_text(writer.prepare_keywords(retrieval.keywords, retrieval.original_query)),
             event="preprocessing",
             query_id=trace.query_id,
         )
     logger.debug(
         "query %s %s searched %s",
         trace.query_id,
-        quote_text(query),
+        _quote_text(query),
         [(variant.kind, writer.prepare_text(variant.text)) for variant in retrieval.variants],
         event="query",
         query_id=trace.query_id,
     )
+
+
+def _quote_text(text: str) -> str:
+    """Return *text* on one line, in double quotes, with control characters escaped as in JSON."""
+    return escape_json(json.dumps(text, ensure_ascii=False))
