@@ -158,7 +158,7 @@ class _Flow:
     async def transform(self) -> Transformation:
         """Return the model's texts without searching; their notes name the failures."""
         try:
-            if (stage := self.state.prepare()) is not None:
+            if (stage := self._plan_model_call()) is not None:
                 self.state.texts = await stage.get_transformation(self.services)
         except Exception as error:
             self._record_internal_error(error)
@@ -167,7 +167,7 @@ class _Flow:
 
     async def _improve_retrieval(self) -> Retrieval:
         state = self.state
-        stage = state.prepare()
+        stage = self._plan_model_call()
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.
         waits_for_gate = self.settings.escalation.mode == "auto" and not state.is_follow_up
         beside = self._choose_work_beside(None if waits_for_gate else stage)
@@ -184,6 +184,15 @@ class _Flow:
             state.texts = await stage.get_transformation(self.services)
         variants = self._variant_results or await search_variants(state, self.services)
         return await self._rank(own_result, variants)
+
+    def _plan_model_call(self) -> TransformStage | None:
+        """Return the stage that asks the model; ``None`` if the model is not asked."""
+        if self.state.prepare():
+            return None
+        # Imported here so that calls without a model do not load the modules for models.
+        from qtmiddleware.retrieval.transform_stage import plan_model_call
+
+        return plan_model_call(self.state)
 
     def _choose_work_beside(self, stage: TransformStage | None) -> Work[None] | None:
         """Return what runs beside the search for the question; ``None`` if there is nothing."""

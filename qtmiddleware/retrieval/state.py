@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.preprocessing import Span, find_protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.call import PAGED, Call, prepare_query
-from qtmiddleware.retrieval.history import is_new_topic
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.retrieval.signals import find_skip_reason
 from qtmiddleware.runtime.concurrency import Outcome
@@ -28,8 +27,6 @@ from qtmiddleware.types import (
 
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Term
-    from qtmiddleware.retrieval.transform_stage import TransformStage
-    from qtmiddleware.transforms.prompt import Anchors
 
 
 class State:
@@ -64,11 +61,9 @@ class State:
         self.deadline = Deadline.after(call.settings.limits.deadline_ms / 1e3)
         self.search_width = call.search_width
         self.glossary_terms: Sequence[Term] = ()
-        self._anchors: Anchors | None = None
-        self._times: Times | None = None
 
-    def prepare(self) -> TransformStage | None:
-        """Understand the question, and return the stage that asks the model, if it is asked."""
+    def prepare(self) -> str:
+        """Understand the question; return why the model is not asked, ``""`` if it may be."""
         call, trace = self.call, self.trace
         self.query = prepare_query(call.original, self.settings)
         self.keywords = self.query.keywords if self.settings.preprocess.enabled else ""
@@ -79,7 +74,9 @@ class State:
             self.settings,
             call.original,
             has_history=bool(call.history),
-            find_spans=self.find_protected_spans,
+            find_spans=lambda: find_protected_spans(
+                call.original, language=self.query.language or "auto"
+            ),
         )
         # A page keeps its passages, so no variant is searched.
         reason = reason or (PAGED if call.page else "")
@@ -87,48 +84,7 @@ class State:
             trace.decision = Decision(call=False, reason=reason)
             if call.history:
                 trace.note("history", f"not used for the search: {reason}")
-            return None
-        # Imported here so that calls without a model do not load the modules for models.
-        from qtmiddleware.retrieval.transform_stage import ModelRequest, TransformStage
-        from qtmiddleware.transforms.prompt import select_recent_messages
-
-        if call.history:
-            recent = select_recent_messages(
-                call.history, call.original, self.settings.llm.history_messages
-            )
-            if is_new_topic(self.query, recent):
-                self.is_follow_up = False
-                trace.note("standalone", "not searched: the question starts a new topic")
-        facts = tuple((term.form, term.others) for term in self.glossary_terms)
-        self._anchors = self._find_date_anchors()
-        request = ModelRequest(call.original, call.history, self.settings, facts, self._anchors)
-        stage = TransformStage(self, request)
-        if (cached := stage.find_cached_transformation()) is not None:
-            trace.decision = Decision(call=False, reason="cached")
-            self.texts = cached
-            return None
-        if self.is_follow_up:
-            # The gate compensates for this call, so that the call rate stays near its target.
-            self.learned.gate.record_forced_call(self.settings.escalation.target_call_rate)
-        trace.decision = Decision(
-            call=True, reason="conversation" if self.is_follow_up else "always"
-        )
-        return stage
-
-    def find_protected_spans(self) -> Sequence[Span]:
-        """Return the parts of the question that the model must keep, such as numbers and names."""
-        spans = find_protected_spans(self.call.original, language=self.query.language or "auto")
-        # The model is told to replace "last year" by a date, so it need not keep the words.
-        return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
-
-    def _find_date_anchors(self) -> Anchors | None:
-        from qtmiddleware.transforms.prompt import Anchors
-
-        self._times = times = read_times(
-            self.call.original, self.query.language, lambda: self.today
-        )
-        today = self.today if times.needs_today else None
-        return None if today is None else Anchors(today, times)
+        return reason
 
     def record_failed_stage(
         self, name: str, outcome: Outcome[Any], detail: str | None = None
@@ -153,13 +109,17 @@ class State:
             variant, response, self.call.shape, options=options, initial_rankings=initial
         )
 
+    @cached_property
+    def times(self) -> Times:
+        """The dates and versions in the question."""
+        return read_times(self.call.original, self.query.language, lambda: self.today)
+
     def read_times(self, texts: Transformation) -> Times:
         """Return the dates and versions in the question or in its standalone form."""
         # In a conversation, a date may be in an earlier message. The standalone form repeats it.
-        if self._times is None or texts.standalone:
-            text = texts.standalone or self.call.original
-            return read_times(text, self.query.language, lambda: self.today)
-        return self._times
+        if texts.standalone:
+            return read_times(texts.standalone, self.query.language, lambda: self.today)
+        return self.times
 
     @cached_property
     def today(self) -> date | None:

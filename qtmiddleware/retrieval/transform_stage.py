@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
+from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.introspection import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.retrieval.signals import measure_leading_coverage
+from qtmiddleware.retrieval.history import is_new_topic
+from qtmiddleware.retrieval.state import State
 from qtmiddleware.runtime.cache import follow_flight, hash_key
 from qtmiddleware.runtime.concurrency import Outcome
 from qtmiddleware.runtime.services import Services
@@ -25,7 +26,7 @@ from qtmiddleware.transforms import (
     merge_transformations,
     parse_transformation,
 )
-from qtmiddleware.transforms.prompt import Anchors
+from qtmiddleware.transforms.prompt import Anchors, select_recent_messages
 from qtmiddleware.types import (
     Deadline,
     Decision,
@@ -34,9 +35,6 @@ from qtmiddleware.types import (
     Trace,
     Transformation,
 )
-
-if TYPE_CHECKING:
-    from qtmiddleware.retrieval.state import State
 
 # A leader that is this many seconds past its deadline was stopped before it could share a result.
 _GRACE: Final = 1.0
@@ -52,6 +50,28 @@ class Transformed(NamedTuple):
     degradations: tuple[Degradation, ...] = ()
 
 
+def plan_model_call(state: State) -> TransformStage | None:
+    """Return the stage that asks the model; ``None`` if the cache has the model's texts."""
+    call, trace = state.call, state.trace
+    if call.history:
+        messages = call.settings.llm.history_messages
+        recent = select_recent_messages(call.history, call.original, messages)
+        if is_new_topic(state.query, recent):
+            state.is_follow_up = False
+            trace.note("standalone", "not searched: the question starts a new topic")
+    stage = TransformStage(state)
+    cached = stage.find_cached_transformation()
+    if cached is not None:
+        trace.decision = Decision(call=False, reason="cached")
+        state.texts = cached
+        return None
+    if state.is_follow_up:
+        # The gate compensates for this call, so that the call rate stays near its target.
+        state.learned.gate.record_forced_call(call.settings.escalation.target_call_rate)
+    trace.decision = Decision(call=True, reason="conversation" if state.is_follow_up else "always")
+    return stage
+
+
 class TransformStage:
     """Asks the model to transform one question.
 
@@ -60,20 +80,33 @@ class TransformStage:
     transformation and degradations. If the leader is cancelled or out of time, a follower
     becomes the leader.
 
-    Args:
-        state: What is known of the question. Receives the decision, notes and failures.
-        request: Builds the prompts and reads the replies.
+    *state* says what is known of the question. It receives the decision, notes and failures.
     """
 
-    def __init__(self, state: State, request: ModelRequest) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
         self._call = call = state.call
-        self._request = request
         self._trace = state.trace
-        self._degradations = state.degradations
         self._cache = call.engine.cache
-        model_name = "" if call.model is None else call.model.name
-        self._key = request.build_cache_key(model_name) if call.settings.cache.enabled else None
+        self._glossary_terms = tuple((term.form, term.others) for term in state.glossary_terms)
+        self._prompts = build_prompts(
+            call.settings, call.original, call.history, self._glossary_terms
+        )
+        # The dates help if the question depends on today's date.
+        self._anchors: Anchors | None = None
+        if state.times.needs_today and state.today is not None:
+            self._anchors = Anchors(state.today, state.times)
+            self._prompts = tuple(map(self._anchors.add_dates, self._prompts))
+        self._key: Hashable = None
+        if call.settings.cache.enabled:
+            self._key = build_cache_key(
+                "" if call.model is None else call.model.name,
+                call.settings,
+                self._prompts,
+                call.original,
+                call.history,
+                self._glossary_terms,
+            )
 
     def find_cached_transformation(self, *, is_counted: bool = True) -> Transformation | None:
         """Return the transformation in this process's cache; ``None`` if there is none."""
@@ -88,7 +121,7 @@ class TransformStage:
         deadline = self._state.deadline.sooner(self._call.settings.limits.model_seconds)
         texts, degradations = await self._share_result(services, deadline)
         self._trace.notes.extend(texts.notes)
-        self._degradations.extend(degradations)
+        self._state.degradations.extend(degradations)
         return texts
 
     async def _share_result(self, services: Services, deadline: Deadline) -> Transformed:
@@ -128,201 +161,172 @@ class TransformStage:
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return Transformed(remembered)
-        state, request, model = self._state, self._request, self._call.model
-        if model is not None and (error := model.find_blocking_error()) is not None:
+        model = self._call.model
+        error = None if model is None else model.find_blocking_error()
+        if error is not None:
             self._record_skipped_model_call(error.reason)
             return Transformed(NOTHING, (Degradation("transform", error.reason, str(error)),))
-        asks = [partial(services.ask, prompt, deadline, model) for prompt in request.prompts]
-        request.read_replies(await services.gather(asks, deadline), self._trace)
-        self._record_relevance()
-        texts = request.repair_or_drop_texts(
-            self._call.original, state.find_protected_spans(), state.query.language or "auto"
+        asks = [partial(services.ask, prompt, deadline, model) for prompt in self._prompts]
+        outcomes = await services.gather(asks, deadline)
+        degradations: list[Degradation] = []
+        texts = self._repair_or_drop_texts(
+            self._read_replies(outcomes, degradations),
+            degradations,
         )
-        degradations = tuple(request.degradations)
-        if self._key is not None and not texts.is_empty and not degradations:
-            self._cache.put(self._key, texts)
-            if self._cache.shared is not None:
-                await self._cache.shared.write(
-                    services.io,
-                    hash_key(self._key),
-                    texts,
-                    self._call.settings.cache.ttl_seconds,
-                    deadline,
-                    self._degradations,
-                )
-        return Transformed(texts, degradations)
-
-    def _record_relevance(self) -> None:
-        """Remember which fraction of the question's words the model's texts keep."""
-        state, model, written = self._state, self._call.model, self._request.texts
-        if model is None or state.is_follow_up:
-            return
-        if written.rewrite or written.sub_queries or written.paraphrases:
-            texts = [text for name in TEXT_FIELDS for text in written.texts(name)]
-            query = state.query
-            kept = measure_leading_coverage(query.keywords, [" ".join(texts)], query.language)
-            if kept is not None:
-                model.relevance.record(kept)
+        if not degradations and not texts.is_empty:
+            await self._write_to_caches(texts, services, deadline)
+        return Transformed(texts, tuple(degradations))
 
     async def _read_from_shared_cache(
         self, services: Services, deadline: Deadline
     ) -> Transformation | None:
-        shared = self._cache.shared
+        shared, problems = self._cache.shared, self._state.degradations
         if shared is None or self._key is None:
             return None
-        texts = await shared.read(services.io, hash_key(self._key), deadline, self._degradations)
+        texts = await shared.read(services.io, hash_key(self._key), deadline, problems)
         if texts is None:
             return None
-        fields = [field for prompt in self._request.prompts for field in prompt.fields]
+        fields = [field for prompt in self._prompts for field in prompt.fields]
         if texts.is_empty or not is_within_limits(texts, fields):
-            self._degradations.append(Degradation("cache", "unreadable"))
+            problems.append(Degradation("cache", "unreadable"))
             return None
         self._trace.cache_hits += 1
         self._cache.put(self._key, texts)
         return texts
+
+    async def _write_to_caches(
+        self, texts: Transformation, services: Services, deadline: Deadline
+    ) -> None:
+        if self._key is None:
+            return
+        self._cache.put(self._key, texts)
+        if (shared := self._cache.shared) is not None:
+            await shared.write(
+                services.io,
+                hash_key(self._key),
+                texts,
+                self._call.settings.cache.ttl_seconds,
+                deadline,
+                self._state.degradations,
+            )
 
     def _record_skipped_model_call(self, reason: str) -> None:
         """Record in the trace that the model was not asked, and the one-word *reason*."""
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)
 
+    # --- the replies ------------------------------------------------------------------------------
 
-class ModelRequest:
-    """The prompts to the model about one query, and the model's replies.
-
-    Attributes:
-        query: The user's query.
-        prompts: The prompts, which are asked at the same time.
-        texts: The texts of all replies that could be read.
-        degradations: The failed calls and unusable replies.
-    """
-
-    def __init__(
-        self,
-        query: str,
-        history: tuple[Message, ...],
-        settings: Settings,
-        glossary_terms: GlossaryTerms = (),
-        anchors: Anchors | None = None,
-    ) -> None:
-        self.query = query
-        self.texts = NOTHING
-        self.degradations: list[Degradation] = []
-        self._history = history
-        self._settings = settings
-        self._glossary_terms = tuple(glossary_terms)
-        self._anchors = anchors
-        self.prompts = build_prompts(settings, query, history, glossary_terms)
-        # The dates help if the query depends on today's date.
-        if anchors is not None:
-            self.prompts = tuple(map(anchors.add_dates, self.prompts))
-
-    def build_cache_key(self, model: str) -> Hashable:
-        """Return the cache key of *model*, the text, its history, the settings and the prompts."""
-        return (
-            model,
-            read_marked_values(self._settings, Mark.REPLY),
-            tuple((prompt.mode, prompt.version) for prompt in self.prompts),
-            self.query,
-            tuple((message.role, message.content) for message in self._history),
-            self._glossary_terms,
-        )
-
-    def read_replies(self, outcomes: Sequence[Outcome[Reply]], trace: Trace) -> None:
-        """Read the replies to all prompts into `texts`."""
+    def _read_replies(
+        self, outcomes: Sequence[Outcome[Reply]], degradations: list[Degradation]
+    ) -> Transformation:
+        """Return the texts of all replies that can be read."""
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
         # The prompts are asked at the same time, so the slowest reply counts.
-        trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
-        transformations = [
-            texts
-            for prompt, outcome in zip(self.prompts, outcomes, strict=True)
-            if (texts := self._read_reply(prompt, outcome, trace)) is not None
-        ]
-        self.texts = merge_transformations(transformations)
+        self._trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
+        transformations: list[Transformation] = []
+        for prompt, outcome in zip(self._prompts, outcomes, strict=True):
+            stage, status, reason = f"transform.{prompt.mode}", "ok", ""
+            error = self._find_error(outcome)
+            if error is None:
+                record_cost(self._trace, outcome.get())
+                try:
+                    transformations.append(parse_transformation(prompt, outcome.get()))
+                except ModelError as unusable:
+                    self._trace.notes.extend(unusable.notes)
+                    error = unusable
+            if error is not None:
+                status, reason = "degraded", error.reason
+                detail = "" if outcome.late else str(error)
+                degradations.append(Degradation(stage, reason, detail))
+            self._trace.record_stage(stage, outcome.seconds, status, reason, began=outcome.began)
+        return merge_transformations(transformations)
 
-    def _read_reply(
-        self, prompt: Prompt, outcome: Outcome[Reply], trace: Trace
-    ) -> Transformation | None:
-        stage = f"transform.{prompt.mode}"
+    def _find_error(self, outcome: Outcome[Reply]) -> ModelError | None:
+        """Return the error of a model call, and record what the call cost; ``None`` for none."""
+        if outcome.has_succeeded:
+            return None
         error = outcome.error
         if outcome.late:
             error = ModelError("timeout")
-        elif error is not None and not isinstance(error, ModelError):
+        elif not isinstance(error, ModelError):
             error = ModelError("failed", type(error).__name__)
-        if error is None:
-            reply = outcome.get()
-            record_cost(trace, reply)
-            try:
-                texts = parse_transformation(prompt, reply)
-            except ModelError as unusable:
-                error = unusable
-                trace.notes.extend(unusable.notes)
-            else:
-                trace.record_stage(stage, outcome.seconds, began=outcome.began)
-                return texts
-        elif error.was_asked:
+        if error.was_asked:
             # The model was asked, so the call cost something. Unless it is known to be free, the
             # amount is unknown.
-            trace.record_usage(
+            self._trace.record_usage(
                 calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None
             )
-        trace.record_stage(stage, outcome.seconds, "degraded", error.reason, began=outcome.began)
-        self.degradations.append(
-            Degradation(stage, error.reason, "" if outcome.late else str(error))
-        )
-        return None
+        return error
 
-    def repair_or_drop_texts(
-        self, original_query: str, protected_spans: Sequence[Span], language: str
+    def _repair_or_drop_texts(
+        self, texts: Transformation, degradations: list[Degradation]
     ) -> Transformation:
-        """Return the model's texts after a check that no required part of the query is missing.
+        """Return *texts* after a check that no required part of the question is missing.
 
         A text that lacks such a part is repaired if possible, or else dropped. In a conversation,
         the standalone form is compared with the user's query, and all other texts are compared with
         the standalone form.
         """
-        texts = self.texts
-        if texts.is_empty or not self._settings.llm.guard:
+        call = self._call
+        if texts.is_empty or not call.settings.llm.guard:
             return texts
+        language = self._state.query.language or "auto"
         guard = partial(
             guard_transformation,
             # Models may answer in English, which is easy to detect. Other languages with the same
             # script are harder to tell apart.
             may_be_english=language in ("auto", "en"),
             glossary=self._glossary_terms,
-            conversation=" ".join(message.content for message in self._history),
+            conversation=" ".join(message.content for message in call.history),
         )
-        reference = original_query
+        reference = call.original
+        required_spans = self._find_required_spans(reference, language)
         if texts.standalone:
-            guarded_form = guard(
-                Transformation(standalone=texts.standalone),
-                query=original_query,
-                required_spans=[(span.kind, span.text) for span in protected_spans],
-            )
-            notes = texts.notes + guarded_form.notes
-            texts = replace(texts, standalone=guarded_form.standalone, notes=notes)
+            form = Transformation(standalone=texts.standalone)
+            guarded = guard(form, query=reference, required_spans=required_spans)
+            notes = texts.notes + guarded.notes
+            texts = replace(texts, standalone=guarded.standalone, notes=notes)
             if texts.standalone:
                 reference = texts.standalone
-                protected_spans = find_protected_spans(reference, language=language)
-                if self._anchors is not None:
-                    protected_spans = self._anchors.drop_relative_spans(protected_spans)
-        guarded = guard(
-            texts,
-            query=reference,
-            required_spans=[(span.kind, span.text) for span in protected_spans],
-        )
+                required_spans = self._find_required_spans(reference, language)
+        guarded = guard(texts, query=reference, required_spans=required_spans)
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
             other_script = any(note == "language_mismatch" for _, note in guarded.notes)
-            reasons = "; ".join(
+            reason = "language_mismatch" if other_script else "dropped"
+            dropped = [
                 f"{field} {note}" for field, note in guarded.notes if note.startswith("dropped")
-            )
-            self.degradations.append(
-                Degradation(
-                    "transform", "language_mismatch" if other_script else "dropped", reasons
-                )
-            )
+            ]
+            degradations.append(Degradation("transform", reason, "; ".join(dropped)))
         return guarded
+
+    def _find_required_spans(self, text: str, language: str) -> list[tuple[str, str]]:
+        """Return the parts of *text* that the model must keep, such as numbers and names."""
+        spans: Sequence[Span] = find_protected_spans(text, language=language)
+        # The model is told to replace "last year" by a date, so it need not keep the words.
+        if self._anchors is not None:
+            spans = self._anchors.drop_relative_spans(spans)
+        return [(span.kind, span.text) for span in spans]
+
+
+def build_cache_key(
+    model: str,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    query: str,
+    history: Sequence[Message],
+    glossary_terms: GlossaryTerms,
+) -> Hashable:
+    """Return the cache key of everything that shapes the model's reply and how it is read."""
+    return (
+        model,
+        read_marked_values(settings, Mark.REPLY),
+        tuple((prompt.mode, prompt.version) for prompt in prompts),
+        query,
+        tuple((message.role, message.content) for message in history),
+        tuple(glossary_terms),
+    )
 
 
 def record_cost(trace: Trace, reply: Reply) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any, get_args, get_origin
@@ -23,7 +23,7 @@ from qtmiddleware.config.introspection import (
 )
 from qtmiddleware.config.settings import OwnTransform, Range, Settings
 from qtmiddleware.providers.llms.openai import build_request
-from qtmiddleware.retrieval.transform_stage import ModelRequest
+from qtmiddleware.retrieval.transform_stage import build_cache_key
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
 
@@ -89,9 +89,10 @@ def list_requests(settings: Settings) -> list[Any]:
     ] + [settings.llm.base_url]
 
 
-def make_cache_key(settings: Settings) -> str:
-    request = ModelRequest("And when?", HISTORY, settings)
-    return request.build_cache_key(settings.transformation_model)
+def make_cache_key(settings: Settings) -> Hashable:
+    prompts = build_prompts(settings, "And when?", HISTORY)
+    model = settings.transformation_model
+    return build_cache_key(model, settings, prompts, "And when?", HISTORY, ())
 
 
 def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(

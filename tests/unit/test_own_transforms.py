@@ -15,7 +15,7 @@ from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings, to_camel_case
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.retrieval.transform_stage import ModelRequest
+from qtmiddleware.retrieval.transform_stage import build_cache_key
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
@@ -92,9 +92,13 @@ def test_several_fields_are_asked_for_in_the_order_they_are_searched() -> None:
 def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> None:
     fields = ["rewrite"], ["hyde"], ["rewrite", "hyde"]
     definitions = *(define(*it) for it in fields), define("rewrite", prompt="Say it.")
-    requests = [ModelRequest("why?", (), load(choose(it))) for it in (*definitions, definitions[0])]
-    keys = [it.build_cache_key("m") for it in requests]
-    assert len(set(keys)) == len({it.prompts[0].version for it in requests}) == len(definitions)
+    settings = [load(choose(it)) for it in (*definitions, definitions[0])]
+    prompts = [build_prompts(it, "why?") for it in settings]
+    keys = [
+        build_cache_key("m", it, asked, "why?", (), ())
+        for it, asked in zip(settings, prompts, strict=True)
+    ]
+    assert len(set(keys)) == len({asked[0].version for asked in prompts}) == len(definitions)
     assert keys[0] == keys[-1]
 
 
