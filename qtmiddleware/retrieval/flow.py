@@ -40,16 +40,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.call import Call
+from qtmiddleware.retrieval.fusion import FusionResult
 from qtmiddleware.retrieval.keyword_evidence import rerank_by_keywords
-from qtmiddleware.retrieval.ranking import (
-    build_result,
-    fuse_lists,
-    measure_confidence,
-    read_matches,
-    record_text_presence,
-    rerank_candidates,
-)
+from qtmiddleware.retrieval.question_words import LEADING
+from qtmiddleware.retrieval.ranking import fuse_lists, rerank_candidates
 from qtmiddleware.retrieval.responses import SearchResult
+from qtmiddleware.retrieval.result import build_result, read_matches
+from qtmiddleware.retrieval.signals import measure_confidence_signals, measure_leading_coverage
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.retrieval.variants import VariantResults, search_variants
 from qtmiddleware.runtime.concurrency import Outcome, Work
@@ -58,7 +55,9 @@ from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import (
     Degradation,
+    Evidence,
     Retrieval,
+    Standing,
     Trace,
     Transformation,
     add_degradation,
@@ -221,8 +220,11 @@ class _Flow:
         state, call = self.state, self.call
         fusion = fuse_lists(state, own_result, variants.results)
         ranked = rerank_by_keywords(state, fusion, variants)
-        standing = measure_confidence(state, fusion, ranked.evidence, variants.question_keywords)
-        record_text_presence(state, fusion, ranked)
+        standing = self._measure_confidence(fusion, ranked.evidence, variants.question_keywords)
+        if (call.uses_keywords or call.uses_reranker) and not self.learned.holds_text:
+            passages = [fused.passage for fused in fusion.fused.items]
+            text_field = self.settings.keyword_evidence.fields.get("text")
+            self.learned.record_texts(passages, text_field)
         if call.uses_reranker:
             ranked = await rerank_candidates(ranked, state, self.services)
         try:
@@ -241,6 +243,25 @@ class _Flow:
             standing=standing,
             reranked=tuple(ranked.keys[: len(ranked.rerank_scores)]),
             rerank_scores=tuple(ranked.rerank_scores),
+        )
+
+    def _measure_confidence(
+        self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
+    ) -> Standing:
+        """Return the confidence in the result, by comparison with results of earlier questions."""
+        state, learned = self.state, self.learned
+        if state.call.page:
+            return Standing(None, problem="the scores of a page tell nothing about the question")
+        ranking = fusion.question_ranking or fusion.own_ranking
+        coverage = None if evidence is None else evidence.coverage
+        if coverage is None and state.call.uses_keywords:
+            texts = [passage.text for passage in ranking.passages[:LEADING]]
+            coverage = measure_leading_coverage(question_keywords, texts, state.query.language)
+        signals = measure_confidence_signals(
+            ranking.scores, coverage, lower_is_better=learned.lower_is_better
+        )
+        return learned.standings.measure_confidence(
+            signals, passage_count=len(ranking.keys), scores=ranking.scores
         )
 
     # --- the searches and the model ---------------------------------------------------------------

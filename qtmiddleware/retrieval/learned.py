@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
+from qtmiddleware.retrieval.responses import describe_missing_text, has_text
 from qtmiddleware.retrieval.signals import Gate, Standings
+from qtmiddleware.types import Passage
 
 AGAIN_SECONDS: Final = 600.0
 """How many seconds a search for more passages waits after it brought less than the caller's own."""
@@ -85,3 +88,16 @@ class Learned:
     def record_problem(self, problem: str) -> None:
         """Remember *problem*, unless one is known: the first is the likely cause of later ones."""
         self.problem = self.problem or problem
+
+    def record_texts(self, passages: Sequence[Passage], text_field: str | None) -> None:
+        """Remember whether *passages* contain texts, which keywords and rerankers need.
+
+        The user named *text_field* as the field with the text.
+        """
+        if any(map(has_text, passages)):
+            self.holds_text = True
+        # One passage without a text proves little about the others.
+        elif len(passages) > 1:
+            self.holds_text = False
+            problem, advice = describe_missing_text(passages, text_field)
+            self.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")

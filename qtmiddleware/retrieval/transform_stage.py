@@ -21,7 +21,7 @@ from qtmiddleware.runtime.services import Services
 from qtmiddleware.transforms import (
     GlossaryTerms,
     build_prompts,
-    guard_transformation,
+    guard_conversation,
     is_within_limits,
     merge_transformations,
     parse_transformation,
@@ -262,35 +262,19 @@ class TransformStage:
     def _repair_or_drop_texts(
         self, texts: Transformation, degradations: list[Degradation]
     ) -> Transformation:
-        """Return *texts* after a check that no required part of the question is missing.
-
-        A text that lacks such a part is repaired if possible, or else dropped. In a conversation,
-        the standalone form is compared with the user's query, and all other texts are compared with
-        the standalone form.
-        """
+        """Return *texts* after a check that no required part of the question is missing."""
         call = self._call
         if texts.is_empty or not call.settings.llm.guard:
             return texts
         language = self._state.query.language or "auto"
-        guard = partial(
-            guard_transformation,
-            # Models may answer in English, which is easy to detect. Other languages with the same
-            # script are harder to tell apart.
-            may_be_english=language in ("auto", "en"),
+        guarded = guard_conversation(
+            texts,
+            query=call.original,
+            language=language,
+            find_spans=partial(self._find_required_spans, language=language),
             glossary=self._glossary_terms,
             conversation=" ".join(message.content for message in call.history),
         )
-        reference = call.original
-        required_spans = self._find_required_spans(reference, language)
-        if texts.standalone:
-            form = Transformation(standalone=texts.standalone)
-            guarded = guard(form, query=reference, required_spans=required_spans)
-            notes = texts.notes + guarded.notes
-            texts = replace(texts, standalone=guarded.standalone, notes=notes)
-            if texts.standalone:
-                reference = texts.standalone
-                required_spans = self._find_required_spans(reference, language)
-        guarded = guard(texts, query=reference, required_spans=required_spans)
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
             other_script = any(note == "language_mismatch" for _, note in guarded.notes)

@@ -14,7 +14,7 @@ from typing import Any
 from qtmiddleware.catalogue import FILLED_BY, NOTHING, TEXT_FIELDS, TransformRow
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms.guard import guard_transformation
+from qtmiddleware.transforms.guard import guard_conversation, guard_transformation
 from qtmiddleware.transforms.prompt import GlossaryTerms, Transform, append_digest
 from qtmiddleware.transforms.prompts import PROMPTS, combined
 from qtmiddleware.transforms.repeats import ORIGINAL, find_repeats
@@ -36,6 +36,7 @@ __all__ = [
     "GlossaryTerms",
     "build_prompts",
     "find_repeats",
+    "guard_conversation",
     "guard_transformation",
     "is_within_limits",
     "merge_transformations",

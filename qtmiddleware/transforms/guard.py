@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain
 from typing import Final
 
@@ -106,6 +106,40 @@ def guard_transformation(
         for name, row in TEXT_FIELDS.items()
     }
     return build_transformation(texts_by_field, notes)
+
+
+def guard_conversation(
+    texts: Transformation,
+    *,
+    query: str,
+    language: str,
+    find_spans: Callable[[str], Spans],
+    glossary: GlossaryTerms = (),
+    conversation: str = "",
+) -> Transformation:
+    """Return *texts* as `guard_transformation` does, with a standalone form as the new query.
+
+    The standalone form is compared with *query*, and all other texts are compared with the
+    standalone form. *find_spans* returns the required spans of a text.
+    """
+    guard = partial(
+        guard_transformation,
+        # Models may answer in English, which is easy to detect. Other languages with the same
+        # script are harder to tell apart.
+        may_be_english=language in ("auto", "en"),
+        glossary=glossary,
+        conversation=conversation,
+    )
+    spans = find_spans(query)
+    if texts.standalone:
+        form = Transformation(standalone=texts.standalone)
+        guarded = guard(form, query=query, required_spans=spans)
+        notes = texts.notes + guarded.notes
+        texts = replace(texts, standalone=guarded.standalone, notes=notes)
+        if texts.standalone:
+            query = texts.standalone
+            spans = find_spans(query)
+    return guard(texts, query=query, required_spans=spans)
 
 
 @dataclass(frozen=True, slots=True)
