@@ -84,6 +84,7 @@ MODEL_FIXES: Final = {
     "truncated": "raise llm.maxTokens",
     "unavailable": "start the service, or correct llm.baseUrl or QTM_LLM_BASE_URL",
     "over_budget": "raise budget.*",
+    "off_topic": "choose a stronger transformationModel",
 }
 _NAME_FIELD: Final = "if a field holds them, name the field in keywordEvidence.fields.{}"
 _DIRECTIONS: Final = {
@@ -580,7 +581,13 @@ class _CheckRun:
         ms = max(times, default=0.0)
         text = f"{name} replied in {ms:,.0f} ms"
         granted = round(1e3 * self.settings.limits.model_seconds)
-        if ms > granted:
+        # The check's own middleware has seen too few replies.
+        relevance = self.checked.engine.model.relevance
+        if relevance.is_low:
+            text += f"; its latest replies keep {relevance.mean:.0%} of their questions'"
+            text += " words, so its texts are not used"
+            self._add(PROBLEM, "model", text, MODEL_FIXES["off_topic"])
+        elif ms > granted:
             text += f"; the limit is {granted} ms"
             fix = "raise limits.llmTimeoutMs and limits.deadlineMs, or choose a faster model"
             self._add(PROBLEM, "model", text, fix)

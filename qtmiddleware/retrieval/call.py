@@ -11,7 +11,7 @@ from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.protocols import Clock, FuseFunction, Reranker, RetrievalHook
-from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.learned import Learned, ReplyRelevance
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
@@ -35,6 +35,7 @@ class Model(Protocol):
     """What a call needs to know of the model that transforms its question."""
 
     name: str
+    relevance: ReplyRelevance
 
     def find_blocking_error(self) -> ModelError | None:
         """Return the error that a model call would raise now; ``None`` if it may be called."""

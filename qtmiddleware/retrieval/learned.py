@@ -1,7 +1,8 @@
-"""Remember facts about a wrapped function, learned from its earlier calls."""
+"""Remember facts about a wrapped function and a model, learned from their earlier calls."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -13,6 +14,17 @@ from qtmiddleware.types import Passage
 
 AGAIN_SECONDS: Final = 600.0
 """How many seconds a search for more passages waits after it brought less than the caller's own."""
+
+LEAST_REPLIES: Final = 20
+"""How many replies are needed to judge a model."""
+MOST_REPLIES: Final = 50
+"""How many of the latest replies count."""
+LEAST_KEPT: Final = 0.5
+"""A model is off topic if its replies keep a smaller mean fraction of their questions' words.
+
+In the recordings of seven large and six small sets, any 20 replies of one set keep at least 0.70.
+Replies to other questions of the same set keep at most 0.44, and usually 0.1.
+"""
 
 
 @dataclass(repr=False, slots=True)
@@ -101,3 +113,30 @@ class Learned:
             self.holds_text = False
             problem, advice = describe_missing_text(passages, text_field)
             self.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
+
+
+class ReplyRelevance:
+    """The fractions of their questions' words that the latest replies of one model keep.
+
+    A fluent text on another topic passes every check of a single reply, because a good text may use
+    other words than its question. Many replies tell the two apart. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._kept = deque[float](maxlen=MOST_REPLIES)
+
+    def record(self, kept: float) -> None:
+        """Remember the fraction *kept* of one reply."""
+        self._kept.append(kept)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean fraction; ``None`` before `LEAST_REPLIES` replies."""
+        kept = tuple(self._kept)
+        return sum(kept) / len(kept) if len(kept) >= LEAST_REPLIES else None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the model is off topic, so that its texts should not be used."""
+        mean = self.mean
+        return mean is not None and mean < LEAST_KEPT

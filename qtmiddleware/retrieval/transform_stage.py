@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from qtmiddleware.catalogue import NOTHING
+from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
 from qtmiddleware.config.introspection import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.history import is_new_topic
+from qtmiddleware.retrieval.signals import measure_leading_coverage
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.runtime.cache import follow_flight, hash_key
 from qtmiddleware.runtime.concurrency import Outcome
@@ -169,10 +170,9 @@ class TransformStage:
         asks = [partial(services.ask, prompt, deadline, model) for prompt in self._prompts]
         outcomes = await services.gather(asks, deadline)
         degradations: list[Degradation] = []
-        texts = self._repair_or_drop_texts(
-            self._read_replies(outcomes, degradations),
-            degradations,
-        )
+        written = self._read_replies(outcomes, degradations)
+        self._record_relevance(written)
+        texts = self._repair_or_drop_texts(written, degradations)
         if not degradations and not texts.is_empty:
             await self._write_to_caches(texts, services, deadline)
         return Transformed(texts, tuple(degradations))
@@ -241,6 +241,18 @@ class TransformStage:
                 degradations.append(Degradation(stage, reason, detail))
             self._trace.record_stage(stage, outcome.seconds, status, reason, began=outcome.began)
         return merge_transformations(transformations)
+
+    def _record_relevance(self, texts: Transformation) -> None:
+        """Remember which fraction of the question's words the model's *texts* keep."""
+        state, model = self._state, self._call.model
+        if model is None or state.is_follow_up:
+            return
+        if texts.rewrite or texts.sub_queries or texts.paraphrases:
+            written = " ".join(text for name in TEXT_FIELDS for text in texts.texts(name))
+            query = state.query
+            kept = measure_leading_coverage(query.keywords, [written], query.language)
+            if kept is not None:
+                model.relevance.record(kept)
 
     def _find_error(self, outcome: Outcome[Reply]) -> ModelError | None:
         """Return the error of a model call, and record what the call cost; ``None`` for none."""

@@ -184,9 +184,8 @@ async def search_variants(state: State, services: Services) -> VariantResults:
 
     If fewer searches succeed than ``fusion.minSuccesses``, the variants count for nothing.
     """
-    settings, texts = state.settings, state.texts
-    if texts.standalone and not state.is_follow_up:
-        texts = replace(texts, standalone=None)
+    settings = state.settings
+    texts = _choose_texts(state)
     keywords = find_question_keywords(state.query, texts, settings)
     variants = build_variants(
         texts,
@@ -202,6 +201,19 @@ async def search_variants(state: State, services: Services) -> VariantResults:
         state.degradations.append(Degradation("search", "too_few_successes", detail))
         return VariantResults(texts, keywords, (), searched, ())
     return VariantResults(texts, keywords, variants, searched, results)
+
+
+def _choose_texts(state: State) -> Transformation:
+    """Return the model's texts; none if its latest replies were off topic."""
+    texts, model = state.texts, state.call.model
+    if model is not None and model.relevance.is_low and not texts.is_empty:
+        kept = f"{model.relevance.mean:.0%}"
+        detail = f"the model's latest replies keep {kept} of their questions' words"
+        state.degradations.append(Degradation("transform", "off_topic", detail))
+        return NOTHING
+    if texts.standalone and not state.is_follow_up:
+        return replace(texts, standalone=None)
+    return texts
 
 
 def _choose_searches(

@@ -31,6 +31,7 @@ from qtmiddleware.providers.llms import (
     make_language_model,
 )
 from qtmiddleware.providers.rerankers import make_reranker
+from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.concurrency import Bulkhead
@@ -257,11 +258,14 @@ class Engine:
             lambda: make_language_model(self._client, settings),
         )
         limits = settings.breaker.failures, settings.breaker.seconds
-        # One circuit breaker per service, key and model.
+        # One circuit breaker per service, key and model, and one memory of its replies.
         breaker = self._share(
             ("breaker", inner.name, account), lambda: Breaker(*limits, name=inner.name)
         )
-        return GovernedModel(inner, replace(settings, limits=self._limits), breaker)
+        relevance = self._share(("relevance", inner.name, account), ReplyRelevance)
+        return GovernedModel(
+            inner, replace(settings, limits=self._limits), breaker, relevance=relevance
+        )
 
     def load(self) -> None:
         """Load the packages of model and reranker, so that no question waits. Never raises."""

@@ -45,4 +45,5 @@ def _describe_model(engine: Engine, model: GovernedModel) -> dict[str, Any]:
         "failures": failures,
         "allowed_failures": allowed_failures,
         "retry_in": retry_in,
+        "kept": model.relevance.mean,
     }

@@ -270,8 +270,9 @@ class QueryMiddleware(CopiedAsItself):
 
             - ``model`` and ``chat_model``: the ``name``; whether it ``is_configured`` with a
               client, a key or an address; the state of its circuit ``breaker``; the ``failures`` in
-              a row and the ``allowed_failures`` (0: the breaker never opens); and the seconds to
-              ``retry_in``.
+              a row and the ``allowed_failures`` (0: the breaker never opens); the seconds to
+              ``retry_in``; and ``kept``, the mean fraction of their questions' words that its
+              replies keep (``None`` before 20 replies; below 0.5, they are not used).
             - ``threads``: how many are ``in_use``, their ``limit``, and the ``refused`` calls.
             - ``shadow``: the ``running``, ``finished``, ``failed`` and ``dropped`` retrievals.
             - ``cache``: whether it ``is_enabled``, ``entries``, ``limit``, ``hits``, ``misses``.

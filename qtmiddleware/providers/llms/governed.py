@@ -12,6 +12,7 @@ from qtmiddleware.errors import ConfigError, ModelError, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
 from qtmiddleware.providers.llms.replies import Prices
+from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.concurrency import on_abandon
 from qtmiddleware.runtime.spending import METER, MOST_TOKENS, Meter, Reservation
@@ -41,6 +42,7 @@ class GovernedModel:
         breaker: Breaker,
         *,
         meter: Meter = METER,
+        relevance: ReplyRelevance | None = None,
     ) -> None:
         self.inner = inner
         self.name = inner.name
@@ -49,6 +51,8 @@ class GovernedModel:
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter
+        self.relevance = relevance or ReplyRelevance()
+        """How much of their questions the latest replies keep."""
         self._max_tokens = settings.llm.max_tokens
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.
