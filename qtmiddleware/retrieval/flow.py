@@ -133,7 +133,7 @@ class _Flow:
         self._variant_results: VariantResults | None = None
         self._original_search = Search(call.original)
         # The search for the question that was answered last, and the response.
-        self._answered: Search | None = None
+        self._answered = Search(None)
         self._response: Any = None
 
     async def run(self) -> Retrieval:
@@ -177,10 +177,10 @@ class _Flow:
             return await self._return_unreadable_response(error)
         self.learned.is_unreadable = self.learned.is_new = False
         state.search_width = self.call.search_width
-        if stage is not None and (
-            self._should_ask_model(own_result) if waits_for_gate else beside is None
-        ):
-            state.texts = await stage.get_transformation(self.services)
+        if stage is not None:
+            asks_now = self._should_ask_model(own_result) if waits_for_gate else beside is None
+            if asks_now:
+                state.texts = await stage.get_transformation(self.services)
         variants = self._variant_results or await search_variants(state, self.services)
         return await self._rank(own_result, variants)
 
@@ -311,42 +311,56 @@ class _Flow:
         If a search for more passages brought fewer than the caller asked for, the function is
         called again with the caller's own number.
         """
-        state, search = self.state, self._original_search
-        widening, top_k = self.learned.widening, self.call.top_k
+        search = self._original_search
         self._response, self._answered = response, search
         # A function that refused the larger number was called again with the caller's own.
-        if search.top_k is None or top_k is None:
-            return state.read_response(state.original, response, search.initial)
-        widened, widened_count = None, 0
+        if search.top_k is None or self.call.top_k is None:
+            return self._read_answered()
+        widened = None
         with suppress(ResponseShapeError):
-            widened = state.read_response(state.original, response, search.initial)
-            widened_count = len(widened.ranking.passages)
-            is_enough = widened_count >= top_k
-            widening.is_proven = widening.is_proven or is_enough
-            if is_enough or widened_count in widening.confirmed or self.state.deadline.passed:
+            widened = self._read_answered()
+            if self._is_enough(len(widened.ranking.passages), self.call.top_k):
                 return widened
         # Python warns about a coroutine that is neither awaited nor closed.
         if isinstance(response, Coroutine):
             response.close()
+        return await self._repeat_with_own_number(search, widened)
+
+    def _read_answered(self) -> SearchResult:
+        return self.state.read_response(self.state.original, self._response, self._answered.initial)
+
+    def _is_enough(self, count: int, top_k: int) -> bool:
+        """Return whether a search for more passages that brought *count* needs no repetition."""
+        widening = self.learned.widening
+        if count >= top_k:
+            widening.is_proven = True
+            return True
+        return count in widening.confirmed or self.state.deadline.passed
+
+    async def _repeat_with_own_number(
+        self, search: Search, widened: SearchResult | None
+    ) -> SearchResult:
+        """Repeat *search* with the caller's number of passages; return what brought more."""
         own_search = Search(self.state.query.text, None, weight=self.state.original.weight)
         try:
             self._response = await self._perform_search(own_search)
-            self._answered = own_search
         except Exception:
             if widened is None:
                 raise
             self._search_error = None
             return widened
-        own = state.read_response(state.original, self._response, own_search.initial)
+        self._answered = own_search
+        own = self._read_answered()
         own_count = len(own.ranking.passages)
+        widened_count = 0 if widened is None else len(widened.ranking.passages)
         if widened is not None and own_count <= widened_count:
-            widening.confirm(widened_count)
+            self.learned.widening.confirm(widened_count)
             return widened
-        widening.stop()
+        self.learned.widening.stop()
         self.trace.note(
             "keyword_evidence",
-            f"{search.top_k} candidates bring {widened_count} passages, your own {top_k} bring"
-            f" {own_count}",
+            f"{search.top_k} candidates bring {widened_count} passages, your own"
+            f" {self.call.top_k} bring {own_count}",
         )
         return own
 
@@ -363,8 +377,7 @@ class _Flow:
 
     async def _get_response(self, text: str) -> Any:
         """Return the response to a search for *text* and the caller's own number of passages."""
-        answered = self._answered
-        if answered is not None and answered.top_k is None and answered.text == text:
+        if self._answered.top_k is None and self._answered.text == text:
             return self._response
         return await self._perform_search(Search(text, None))
 

@@ -317,6 +317,7 @@ class _LoopMailbox(Mailbox[T]):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._arrived: deque[T] = deque()
         self._bell = asyncio.Event()
 
@@ -324,15 +325,19 @@ class _LoopMailbox(Mailbox[T]):
         self._arrived.append(item)
         # If the loop was closed in the meantime, nobody waits any more.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._bell.set)
+            if threading.get_ident() == self._thread:
+                self._bell.set()
+            else:
+                self._loop.call_soon_threadsafe(self._bell.set)
 
     async def get(self, deadline: Deadline) -> T:
-        seconds = deadline.remaining()
-        # Some event loops, such as Qt's, accept no infinite time.
-        async with asyncio.timeout(None if seconds == NEVER else seconds):
-            while not self._arrived:
-                self._bell.clear()
-                await self._bell.wait()
+        if not self._arrived:
+            seconds = deadline.remaining()
+            # Some event loops, such as Qt's, accept no infinite time.
+            async with asyncio.timeout(None if seconds == NEVER else seconds):
+                while not self._arrived:
+                    self._bell.clear()
+                    await self._bell.wait()
         return self._arrived.popleft()
 
 
