@@ -26,22 +26,18 @@ _LIGHT_WORDS: Final = frozenset(
 
 
 class _ComparedWords(NamedTuple):
-    """The words of a text, prepared for comparison with another text.
+    """A text and its words, without light words such as "the", or all if all are light words."""
 
-    Attributes:
-        words: The words without light words such as "the", or all if all are light words.
-        marked: Names, numbers, codes and negations, which make another question if they differ.
-    """
-
+    text: str
     words: frozenset[str]
-    marked: frozenset[str]
 
     def repeat(self, other: _ComparedWords) -> bool:
         """Return whether the two texts repeat each other, as defined in `find_repeats`."""
         common = len(self.words & other.words)
         if common < NEAR * len(self.words | other.words):
             return False
-        return (self.marked | other.marked).isdisjoint(self.words ^ other.words)
+        marked = _find_marked_words(self.text) | _find_marked_words(other.text)
+        return marked.isdisjoint(self.words ^ other.words)
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
@@ -65,9 +61,18 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
 
 def _read_words(text: str) -> _ComparedWords:
     terms = frozenset(split_terms(text))
-    # C++ and C are different names.
-    signs = frozenset(re.findall(r"\w[+#]+", text))
     words = terms - _LIGHT_WORDS or terms or frozenset((normalise_text(text),))
-    names = [fold_text(word) for word in split_words(text)[1:] if word[0].isupper()]
-    codes = [term for term in terms if not term.isalpha()]
-    return _ComparedWords(words | signs, signs.union(names, codes, terms & load_words("denials")))
+    return _ComparedWords(text, words.union(_find_signs(text)))
+
+
+def _find_signs(text: str) -> list[str]:
+    # C++ and C are different names.
+    return re.findall(r"\w[+#]+", text)
+
+
+def _find_marked_words(text: str) -> frozenset[str]:
+    """Return names, numbers, codes and negations, which make another question if they differ."""
+    terms = frozenset(split_terms(text))
+    names = {fold_text(word) for word in split_words(text)[1:] if word[0].isupper()}
+    codes = {term for term in terms if not term.isalpha()} | (terms & load_words("denials"))
+    return frozenset(_find_signs(text)).union(names, codes)
