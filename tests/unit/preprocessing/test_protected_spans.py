@@ -34,7 +34,12 @@ CASES = [
         [("name", "Dr. Will Kirby"), ("name", "St. Will"), ("name", "Kent")],
     ),
     ("Can I work w/o a license, or w/out a visa?", [("negation", "w/o"), ("negation", "w/out")]),
+    ("Ask the Dr. What does J. Mason need?", [("name", "Dr"), ("name", "J. Mason")]),
     ('who said "to be or not to be"?', [("quote", "to be or not to be")]),
+    (
+        """Is "2 for 1" from the '90s or the '80s?""",
+        [("quote", "2 for 1"), ("number", "90s"), ("number", "80s")],
+    ),
     ("CCR5's effect in the V&A’s hall", [("identifier", "CCR5"), ("identifier", "V&A")]),
     ("opens at 7 p.m., e.g. (~/.ssh/config)", [("number", "7"), ("identifier", "~/.ssh/config")]),
     ("Why can’t I log in without a phone?", [("negation", "can’t"), ("negation", "without")]),

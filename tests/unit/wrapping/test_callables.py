@@ -206,6 +206,18 @@ def test_a_wrapped_function_keeps_its_annotations_and_its_docstring() -> None:
     assert inspect.getdoc(search) == "Finds dogs."
 
 
+def test_what_a_wrapped_object_has_is_reachable_but_not_its_special_names() -> None:
+    class Index(Finder):
+        namespace = "dogs"
+
+        def __len__(self) -> int:
+            return 3
+
+    search: Any = qm.wrap(Index())
+    assert search.namespace == "dogs"
+    assert not hasattr(search, "__len__")
+
+
 def test_coroutine_functions_are_recognised() -> None:
     is_marked = (
         inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
