@@ -130,13 +130,15 @@ def record_coverage(data: Path) -> None:
 def choose_tests(mutant: Mutant, coverage: Any, chance: random.Random) -> list[str]:
     """Return the tests that run the mutant's line, its room's own first.
 
-    A line outside of functions runs once, on import: then all tests of the file are returned.
+    A line outside of the bodies of functions runs once, on import, and one of a cached function for the
+    first of many tests: then all tests of the file are returned.
     """
     by_line = coverage.contexts_by_lineno(str(ROOT / mutant.path))
     functions = [
-        range(node.lineno, (node.end_lineno or 0) + 1)
+        range(node.body[0].lineno, (node.end_lineno or 0) + 1)
         for node in ast.walk(ast.parse((ROOT / mutant.path).read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and "cache" not in " ".join(map(ast.unparse, node.decorator_list))
     ]
     is_inside = any(mutant.line in lines for lines in functions)
     contexts = (
