@@ -43,6 +43,8 @@ STAMPS = [datetime(year, 6, 1, tzinfo=UTC).timestamp() for year in (2024, 2025)]
         ("limit last year", "year", [2024, 2025, 2026], [0, 1, 0]),
         ("limit in 2024", "created_at", STAMPS, [1, 0]),
         ("limit in 2024", "amount", STAMPS, [0, 0]),
+        ("limit before 2025", "date", ["2024-12-31", "2025-01-01"], [1, 0]),
+        ("limit after 2024", "date", ["2024-12-31", "2025-01-01"], [0, 1]),
         ("limit in March 2024", "date", [20240301, 20250301.0, 20251301], [1, 0, 0]),
         # The newest is the newest up to today, and a high price is not new.
         ("current limit", "date", ["2024-01-01", "2026-01-01", "2027-01-01"], [0, 1, 0]),
