@@ -77,6 +77,12 @@ def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
     assert names(fused) == ["b", "a", "c", "d"]
 
 
+def test_the_direction_of_most_lists_is_that_of_all() -> None:
+    falling = [ranked(("a", 0.9), ("b", 0.1)), ranked(("a", 0.8), ("c", 0.2))]
+    rising = [ranked(("d", 0.3), ("b", 0.5))]
+    assert names(fuse_rankings([*falling, *rising], "max")) == ["a", "b", "d", "c"]
+
+
 # --- scores that are missing ----------------------------------------------------------------------
 
 

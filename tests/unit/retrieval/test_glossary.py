@@ -55,6 +55,8 @@ def test_an_ordinary_word_is_no_abbreviation(question: str) -> None:
     glossary = make(["FIT", "ticket"], ["TAB", "tender bench"], ["HOW", "hot works order"])
     assert find(glossary, question) == {}
     assert find(glossary, "Who signs a HOW?") == {"HOW": ("hot works order",)}
+    capitalised = make(["CR", "Change Request"])
+    assert find(capitalised, "an urgent change request") == {"change request": ("CR",)}
 
 
 @pytest.mark.parametrize(
