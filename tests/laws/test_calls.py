@@ -433,7 +433,9 @@ both_caches: Final = pytest.mark.parametrize(
 @both_ways
 @both_caches
 def test_who_shares_a_cache_shares_what_the_model_said(made: Any, way: str) -> None:
-    cache, model = SharedCache(), ScriptedModel(_reply)
+    # A sentence, which may be longer than a keyword.
+    rewrite = f"{QUERY.rstrip('?')} according to the notes of the vet who saw him in the old town?"
+    cache, model = SharedCache(), ScriptedModel({"rewrite": f"In other words, {rewrite}"})
     shared = made(cache)
 
     def ask(tenant: str) -> qtm.Retrieval:

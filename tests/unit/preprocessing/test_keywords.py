@@ -144,6 +144,7 @@ def test_scores_of_a_rank_fusion_are_recognised_whatever_its_constant(
     one, other = seed.sample(range(80), count), seed.sample(range(80), count)
     assert are_reciprocal_ranks(fuse_ranks(k, one, other)[:50])
     assert are_reciprocal_ranks(fuse_ranks(k, one))
+    assert are_reciprocal_ranks(fuse_ranks(1_000, one))
     # As a service sends them that holds them in single precision.
     assert are_reciprocal_ranks(
         np.asarray(fuse_ranks(k, one, other)[:50], dtype=np.float32).tolist()

@@ -286,6 +286,10 @@ def test_what_the_stripped_query_is_used_for_is_set(apply_to: str, text: str, wa
     assert retrieval.original_query == QUERY
     assert retrieval.variants == (qtm.Variant("original", text),)
     assert any(stage.name == "keyword_evidence" for stage in retrieval.trace.stages) == weighs
+    nothing_else = {"preprocess": {"applyTo": apply_to}, "keywordEvidence": {"enabled": False}}
+    searched = way.wrap(config=nothing_else)
+    way.call(searched.wrapped, QUERY)
+    assert searched.calls == [(text, 4)]
 
 
 @every_way
