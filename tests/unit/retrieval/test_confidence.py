@@ -136,6 +136,14 @@ def judge(questions: Sequence[Mapping[str, float]]) -> Any:
     return [standings.measure_confidence(it, passage_count=1) for it in questions][-1]
 
 
+def test_the_best_score_counts_as_much_as_its_lead_and_the_held_words_together() -> None:
+    names = ("best_score", "lead", "coverage")
+    earlier = [dict.fromkeys(names, 0.5)] * LEAST_SEEN
+    for name, share in zip(names, (0.5, 0.25, 0.25), strict=True):
+        asked = {**dict.fromkeys(names, 0.0), name: 1.0}
+        assert judge([*earlier, asked]).confidence == pytest.approx(share)
+
+
 @given(earlier_ones, st.sampled_from((0.25, 2.0, 1024.0)))
 def test_the_scale_of_the_scores_does_not_matter(
     questions: Sequence[Mapping[str, float]], scale: float
