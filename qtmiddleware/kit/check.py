@@ -343,6 +343,9 @@ class _CheckRun:
         text, _, fix = problem.detail.partition("; ")
         if problem.reason == "not_text":
             text, fix = f"`{self.argument}` must be text, not {problem.detail}", _NOT_TEXT
+        elif problem.reason == "blank" and str(self.questions[0]).strip():
+            text = "the call lacks the clause that holds the question"
+            fix = 'pass one with a placeholder, such as score_by=[{"type": "embed", "query": "-"}]'
         elif problem.reason in ("blank", "too_long"):
             text = f"the question is {problem.reason.replace('_', ' ')}"
             fix = "ask another question"

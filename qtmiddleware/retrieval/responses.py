@@ -734,7 +734,7 @@ def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -
     problem = f"the passages have no text under {where}"
     texts = [(len(text), name) for row in passages for name, text in list_texts(row).items()]
     if not texts:
-        fix = "return the texts too, in Pinecone with include_metadata=True or include_fields=[...]"
+        fix = "return the texts too: in Pinecone include_metadata=True, fields= or include_fields="
         return problem, fix
     name = max(texts)[1]
     setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{name}"}}}}}}'

@@ -48,6 +48,7 @@ from qtmiddleware.kit.evaluation.compare import require_extras
 from qtmiddleware.kit.evaluation.gate import Baseline, compare_with_baseline
 from qtmiddleware.kit.evaluation.report import HEADINGS, rows
 from qtmiddleware.kit.evaluation.systems import FREE, MEASURED, OWN, USUAL, chosen
+from qtmiddleware.preprocessing.text import format_count
 
 # Columns that a narrow terminal leaves out, in this order.
 _OPTIONAL_COLUMNS: Final = ("R@10", "calls", "$/1k", "searches", "+ms p50")
@@ -206,7 +207,8 @@ def _select_systems(
 def show_comparison(comparison: Comparison) -> None:
     """Write the table of all systems and the verdict to stdout."""
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
-    out.write(f"{comparison.dataset}: {comparison.questions:,} questions{passages}\n")
+    questions = format_count(comparison.questions, "question")
+    out.write(f"{comparison.dataset}: {questions}{passages}\n")
     show_table(HEADINGS, rows(comparison), optional=_OPTIONAL_COLUMNS)
     if any(score.name == _AS_TEXT for score in comparison.systems):
         out.write(f"{_AS_TEXT}: the keywords are searched instead of the question.\n")
