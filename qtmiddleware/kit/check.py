@@ -230,7 +230,12 @@ class _Recorder:
 class _CheckRun:
     """Performs one check. The methods are in the order in which they run."""
 
-    def __init__(self, search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        search: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         self.function, self.checked = search.__wrapped__, search.middleware
         layers = [kwargs.pop("qtm_config", None)]
         if "config" not in read_parameters_of_any(self.function):
