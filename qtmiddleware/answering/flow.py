@@ -472,7 +472,7 @@ def build_prompt(
     instructions and rules, so that the model does not take a passage's text for an instruction.
     """
     own_instruction = find_user_instruction(settings, mode)
-    turns = select_recent_messages(history, question, settings.llm.history_messages)
+    turns = select_recent_messages(history, question)
     material = "sub_answers" if mode == "synthesis" else "passages"
     content: dict[str, Any] = {material: data}
     if turns:

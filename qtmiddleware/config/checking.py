@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -91,11 +90,7 @@ def _merge(
                 part = introspection.find_part(hint, name)
                 merged[name] = _merge(merged.get(name), item, part, place, source, sources)
         return merged
-    if isinstance(value, str):
-        return errors.find_same_name(value, introspection.list_choices(hint)) or value
-    # In JSON, 4.0 and 4 are equal.
-    is_whole = type_ is int and isinstance(value, float) and value.is_integer()
-    return int(value) if is_whole else value
+    return value
 
 
 def _explain(
@@ -139,19 +134,14 @@ def _explain(
 def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
     """Yield the path, the value and the allowed values of each option that others rule out."""
     for name in settings.transforms:
-        # A name that differs only in case or dashes would be confused with the built-in one.
-        if twin := errors.find_same_name(name, (*TRANSFORMS, *PROMPT_NAMES)):
-            yield ("transforms", name), name, f"another name than the built-in {twin}"
+        if name in (*TRANSFORMS, *PROMPT_NAMES):
+            yield ("transforms", name), name, "another name than a built-in one"
     kinds = (*TRANSFORMS, *settings.transforms)
     if settings.transformation_type not in kinds:
         yield ("transformation_type",), settings.transformation_type, f"one of {', '.join(kinds)}"
     if settings.chunk_overlap >= settings.chunk_size:
         allowed = f"less than chunkSize, which is {settings.chunk_size}"
         yield ("chunk_overlap",), settings.chunk_overlap, allowed
-    for name in ("index_path", "data_path", "embedding_model"):
-        value = getattr(settings, name)
-        if "\0" in (value or "") or not _has_known_home(value or ""):
-            yield (name,), value, "a path that this system knows"
     if not any(settings.fusion.weights.values()):
         yield ("fusion", "weights"), 0, "above 0 for at least one kind of text"
     hybrid, store = settings.hybrid, settings.store
@@ -159,11 +149,3 @@ def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
         yield ("hybrid", "vector_weight"), 0, "above 0 if hybrid.bm25Weight is 0"
     if store.kind == "pinecone" and not (store.index or store.host):
         yield ("store", "index"), store.index, "the name of a Pinecone index, or store.host"
-
-
-def _has_known_home(path: str) -> bool:
-    try:
-        pathlib.Path(path).expanduser()
-    except RuntimeError:
-        return False
-    return True

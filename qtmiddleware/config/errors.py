@@ -114,12 +114,6 @@ def find_nearest_name(name: str, known_names: Iterable[str]) -> str | None:
     return folded[matches[0]] if matches else None
 
 
-def find_same_name(name: str, known_names: Iterable[str]) -> str | None:
-    """Return the one of *known_names* that is *name*, ignoring case, dashes and underscores."""
-    same_names = [known for known in known_names if fold_name(known) == fold_name(name)]
-    return name if name in same_names else next(iter(same_names), None)
-
-
 def fold_name(name: str) -> str:
     """Return *name* for comparison: ``multi_query``, ``multi-query`` and ``multiQuery`` agree."""
     return re.sub(r"[-_\s]", "", name).casefold()

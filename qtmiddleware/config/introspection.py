@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, reduce
-from operator import attrgetter, or_
+from functools import cache
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from qtmiddleware.config.settings import (
-    Limit,
-    Mark,
-    Names,
-    Settings,
-    SettingsGroup,
-    to_camel_case,
-)
+from qtmiddleware.config.settings import Limit, Names, Settings, SettingsGroup, to_camel_case
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
 _WORDS: Final = {
@@ -30,12 +23,11 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class Key:
-    """One option: its path of field names, annotation and default, and its marks or its group's."""
+    """One option: its path of field names, annotation and default."""
 
     path: tuple[str, ...]
     hint: Any
     default: Any
-    marks: Mark
 
     @property
     def name(self) -> str:
@@ -55,29 +47,17 @@ class Key:
 @cache
 def list_all_keys() -> tuple[Key, ...]:
     """Return all options, in the order of the fields of `Settings`."""
-    return tuple(_list_keys(Settings(), (), Mark(0)))
+    return tuple(_list_keys(Settings(), ()))
 
 
-def _list_keys(group: SettingsGroup, path: tuple[str, ...], marks: Mark) -> Iterator[Key]:
+def _list_keys(group: SettingsGroup, path: tuple[str, ...]) -> Iterator[Key]:
     for name, hint in read_hints(type(group)).items():
         value = getattr(group, name)
         own_path = (*path, name)
-        own_marks = reduce(or_, (note for note in unwrap(hint)[1] if isinstance(note, Mark)), marks)
         if isinstance(value, SettingsGroup):
-            yield from _list_keys(value, own_path, own_marks)
+            yield from _list_keys(value, own_path)
         else:
-            yield Key(path=own_path, hint=hint, default=value, marks=own_marks)
-
-
-@cache
-def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
-    """Return the options with *mark*, including all options of groups with *mark*."""
-    return tuple(key for key in list_all_keys() if mark in key.marks)
-
-
-def read_marked_values(settings: Settings, mark: Mark) -> str:
-    """Return the values of all options with *mark* as one text, which is equal for equal values."""
-    return repr([key.read_value(settings) for key in find_marked_keys(mark)])
+            yield Key(path=own_path, hint=hint, default=value)
 
 
 def read_hints(group: Any) -> dict[str, Any]:

@@ -29,10 +29,6 @@ PRESET_ENDING: Final = ".config.json"
 
 # `QTM_CONFIG`, `QTM_MODEL_DIR`, and what Kubernetes sets in pods beside a service named ``qtm``.
 _NO_SETTINGS: Final = r"QTM_(CONFIG|MODEL_DIR|PORT(_\w+)?|SERVICE_(HOST|PORT)(_\w+)?)"
-_BOOLEANS: Final = {
-    **dict.fromkeys(("true", "1", "yes", "on"), True),
-    **dict.fromkeys(("false", "0", "no", "off"), False),
-}
 
 
 def read_layers(source: object, environ: Mapping[str, str], origin: str) -> list[Layer]:
@@ -62,12 +58,12 @@ def read_source(source: object, origin: str) -> Layer:
 
 def read_preset(name: str) -> Layer:
     """Return the settings of the preset *name*. If there is none, the error lists all presets."""
-    if preset := errors.find_same_name(name, PRESETS):
-        values = read_config_file(find_presets_folder() / (preset + PRESET_ENDING))[1]
-        return f"preset {preset}", values
+    if name in PRESETS:
+        values = read_config_file(find_presets_folder() / (name + PRESET_ENDING))[1]
+        return f"preset {name}", values
     allowed = f"one of {', '.join(PRESETS)}"
-    if kind := errors.find_same_name(name, TRANSFORMS):
-        allowed += f', or {{"transformationType": "{kind}"}}'
+    if name in TRANSFORMS:
+        allowed += f', or {{"transformationType": "{name}"}}'
     raise errors.build_value_error("preset", name, allowed, "preset")
 
 
@@ -126,22 +122,17 @@ def parse_text(hint: Any, text: str) -> Any:
     A text that cannot be parsed is returned unchanged. A later check rejects it.
     """
     type_, _, is_nullable = introspection.unwrap(hint)
-    stripped = text.strip()
-    if is_nullable and stripped in ("", "null"):
+    if is_nullable and text.strip() in ("", "null"):
         return None
-    if type_ is bool:
-        return _BOOLEANS.get(stripped.lower(), text)
-    if get_origin(type_) is tuple and not stripped.startswith("["):
+    # The name of a model or a namespace may be 7.
+    if type_ is str or introspection.list_choices(hint):
+        return text
+    if get_origin(type_) is tuple and not text.strip().startswith("["):
         return [word for part in text.split(",") if (word := part.strip())]
     try:
-        if type_ in (int, float):
-            return float(stripped)
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return text
-    # The name of a model or a namespace may be 7.
-    is_text = type_ is str or bool(introspection.list_choices(hint))
-    return text if is_text and not isinstance(value, str) else value
 
 
 def nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:

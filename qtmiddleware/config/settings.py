@@ -6,29 +6,10 @@ users' values against the annotations. A key is snake_case here and camelCase in
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Flag, auto
 from typing import Annotated, Any, ClassVar, Final, Literal, dataclass_transform
 
 from qtmiddleware import catalogue
 from qtmiddleware.types import FrozenDataclass
-
-
-class Mark(Flag):
-    """What an option changes."""
-
-    REPLY = auto()
-    """The texts in a model's reply. The option is part of the cache key."""
-    MODEL = auto()
-    """The object that calls the language model."""
-    MIDDLEWARE = auto()
-    """The whole middleware. A single call cannot change the option."""
-    NAMED = auto()
-    """Where texts and keys are sent, which code runs, which files are written, or a model's
-    instructions. Because a stranger's config could abuse such an option, the command line rejects
-    it in a file that the user did not name."""
-
-
-REPLY, MODEL, MIDDLEWARE, NAMED = Mark
 
 
 class Limit:
@@ -140,7 +121,6 @@ FieldName = Literal["id", "score", "text"]
 ApplyTo = Literal["keywords", "text", "both"]
 Escalation = Literal["always", "never", "auto"]
 SubQueryStyle = Literal["simple", "aspects", "research"]
-StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 AnswerMode = Literal["plain", "synthesis"]
 IfUnsure = Literal["answer", "decline"]
@@ -163,11 +143,10 @@ class PreprocessSettings(SettingsGroup):
 
     shorthand: ClassVar = "enabled"
 
-    enabled: Annotated[bool, "Whether the rules run.", REPLY] = True
+    enabled: Annotated[bool, "Whether the rules run."] = True
     language: Annotated[
         Language,
         "Language of the word list; auto detects it.",
-        REPLY,
     ] = "auto"
     apply_to: Annotated[ApplyTo, "Keywords as evidence, as the searched text, or both."] = (
         "keywords"
@@ -276,17 +255,13 @@ class LimitSettings(SettingsGroup):
 class LlmSettings(SettingsGroup):
     """The language model that writes the transformations. Its key comes only from the environment."""
 
-    base_url: Annotated[Address | None, "An OpenAI-compatible service.", NAMED] = None
+    base_url: Annotated[Address | None, "An OpenAI-compatible service."] = None
     temperature: Annotated[Temperature | None, "Sampling temperature; null sends none."] = 0.0
     temperatures: Annotated[
         Mapping[ReplyPromptName, Temperature],
         "Temperatures by prompt name.",
     ] = field(default_factory=dict)
     max_tokens: Annotated[Tokens | None, "Maximum tokens per reply."] = 800
-    structured_output: Annotated[
-        StructuredOutput,
-        "How JSON is requested; auto tries json_schema first.",
-    ] = "auto"
     reasoning_effort: Annotated[
         ReasoningEffort | None,
         "How long the model thinks; auto asks OpenAI for none.",
@@ -295,20 +270,13 @@ class LlmSettings(SettingsGroup):
         SubQueryStyle,
         "How questions are split: into parts, aspects too, or five aspects.",
     ] = "simple"
-    paraphrases: Annotated[int, Range(1, 10), "Paraphrases that multi_query requests."] = 3
-    history_messages: Annotated[
-        int,
-        Range(0, 100),
-        "Earlier messages that the model sees.",
-    ] = 6
     guard: Annotated[bool, "Whether lost names, numbers and negations are repaired."] = True
     prompts: Annotated[
         Mapping[PromptName, str],
         "Your own instructions by prompt name.",
-        NAMED,
     ] = field(default_factory=dict)
-    input_price: Annotated[Dollars | None, "US dollars per million input tokens.", NAMED] = None
-    output_price: Annotated[Dollars | None, "US dollars per million output tokens.", NAMED] = None
+    input_price: Annotated[Dollars | None, "US dollars per million input tokens."] = None
+    output_price: Annotated[Dollars | None, "US dollars per million output tokens."] = None
 
 
 class HybridSettings(SettingsGroup):
@@ -319,20 +287,17 @@ class HybridSettings(SettingsGroup):
     enabled: Annotated[
         bool,
         "Whether the store is searched by words too.",
-        MIDDLEWARE,
     ] = False
     method: Annotated[
         HybridMethod,
         "How both are merged: by min-max scores, or by rank.",
-        MIDDLEWARE,
     ] = "weighted"
-    vector_weight: Annotated[Share, "Weight of the vector search.", MIDDLEWARE] = 0.75
-    bm25_weight: Annotated[Share, "Weight of the word search (BM25).", MIDDLEWARE] = 0.25
-    search_top_k: Annotated[Count, "Passages, if the call gives no number.", MIDDLEWARE] = 10
+    vector_weight: Annotated[Share, "Weight of the vector search."] = 0.75
+    bm25_weight: Annotated[Share, "Weight of the word search (BM25)."] = 0.25
+    search_top_k: Annotated[Count, "Passages, if the call gives no number."] = 10
     fusion_top_k: Annotated[
         Count,
         "Candidates from each of the two searches.",
-        MIDDLEWARE,
     ] = 50
 
 
@@ -345,10 +310,8 @@ class RerankSettings(SettingsGroup):
     model: Annotated[
         Text,
         "A cross-encoder's name or folder, or a hosted model (pinecone/...).",
-        NAMED,
     ] = "cross-encoder/ms-marco-MiniLM-L6-v2"
     rerank_top_k: Annotated[int, Range(1, 1_000), "Candidates that the model scores."] = 20
-    trust_remote_code: Annotated[bool, "Whether the model's own code may run.", NAMED] = False
 
 
 class StoreSettings(SettingsGroup):
@@ -360,11 +323,10 @@ class StoreSettings(SettingsGroup):
         StoreKind,
         "sqlite keeps a file at indexPath; memory keeps nothing.",
     ] = "sqlite"
-    index: Annotated[str | None, "Name of the Pinecone index.", NAMED] = None
+    index: Annotated[str | None, "Name of the Pinecone index."] = None
     host: Annotated[
         Host | None,
         "Host of the Pinecone index, instead of its name.",
-        NAMED,
     ] = None
     namespace: Annotated[str, "Pinecone namespace."] = ""
     text_field: Annotated[
@@ -398,23 +360,11 @@ class CacheSettings(SettingsGroup):
     shorthand: ClassVar = "enabled"
 
     enabled: Annotated[bool, "Whether equal questions share one transformation."] = True
-    max_entries: Annotated[
-        int,
-        Range(1, 1_000_000),
-        "Transformations kept.",
-        MIDDLEWARE,
-    ] = 1_024
     ttl_seconds: Annotated[
         int,
         Range(1, 31_536_000),
         "Seconds each is kept.",
-        MIDDLEWARE,
     ] = 3_600
-    tenant: Annotated[
-        str,
-        "Part of every key; a value per customer separates them.",
-        REPLY,
-    ] = ""
 
 
 class BreakerSettings(SettingsGroup):
@@ -441,10 +391,8 @@ class LogSettings(SettingsGroup):
 
     shorthand: ClassVar = "path"
 
-    path: Annotated[str | None, "JSON-lines file in a folder that exists.", NAMED] = None
-    texts: Annotated[LogTexts, "Whose texts the log holds; none writes hashes.", NAMED] = (
-        "questions"
-    )
+    path: Annotated[str | None, "JSON-lines file in a folder that exists."] = None
+    texts: Annotated[LogTexts, "Whose texts the log holds; none writes hashes."] = "questions"
 
 
 class GlossarySettings(SettingsGroup):
@@ -452,11 +400,10 @@ class GlossarySettings(SettingsGroup):
 
     shorthand: ClassVar = "path"
 
-    path: Annotated[Text | None, "File of terms, in Solr's synonym format.", NAMED] = None
+    path: Annotated[Text | None, "File of terms, in Solr's synonym format."] = None
     terms: Annotated[
         Mapping[str, str],
         "Terms with their other forms, separated by commas.",
-        NAMED,
     ] = field(default_factory=dict)
 
 
@@ -479,18 +426,15 @@ class Settings(SettingsGroup):
     transformation_type: Annotated[
         TransformationType,
         "What the model writes.",
-        REPLY,
     ] = "none"
     transformation_model: Annotated[
         Text,
         "Model that transforms questions.",
-        MODEL,
     ] = "gpt-6-luna"
     max_sub_queries: Annotated[
         int,
         Range(2, 6),
         "Maximum sub-queries per question.",
-        REPLY,
     ] = 4
     top_k: Annotated[Count, "Passages that a search of the built-in store returns."] = 4
     shadow: Annotated[
@@ -511,41 +455,50 @@ class Settings(SettingsGroup):
     embedding_model: Annotated[
         Text,
         "Model that embeds texts.",
-        MIDDLEWARE,
     ] = "all-MiniLM-L6-v2"
     embedding_dimensions: Annotated[
         int | None,
         Range(1, 100_000),
         "Length of the vectors, if not the usual.",
-        MIDDLEWARE,
     ] = None
     chat_model: Annotated[Text, "Model that writes answers."] = "gpt-6-luna"
     data_path: Annotated[str | None, "Documents to ingest: a file, folder or pattern."] = None
     index_path: Annotated[
         Text,
         "File of the store.",
-        MIDDLEWARE,
     ] = ".tmp/index/qtmiddleware.sqlite"
     preprocess: PreprocessSettings = PreprocessSettings()
     keyword_evidence: KeywordEvidenceSettings = KeywordEvidenceSettings()
     escalation: EscalationSettings = EscalationSettings()
     fusion: FusionSettings = FusionSettings()
     limits: LimitSettings = LimitSettings()
-    llm: Annotated[LlmSettings, REPLY | MODEL] = LlmSettings()
+    llm: LlmSettings = LlmSettings()
     hybrid: HybridSettings = HybridSettings()
     rerank: RerankSettings = RerankSettings()
-    store: Annotated[StoreSettings, MIDDLEWARE] = StoreSettings()
+    store: StoreSettings = StoreSettings()
     answer: AnswerSettings = AnswerSettings()
     cache: CacheSettings = CacheSettings()
-    breaker: Annotated[BreakerSettings, MIDDLEWARE] = BreakerSettings()
-    budget: Annotated[BudgetSettings, MIDDLEWARE] = BudgetSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    budget: BudgetSettings = BudgetSettings()
     log: LogSettings = LogSettings()
     transforms: Annotated[
         Mapping[str, OwnTransform],
         "Your own transformations by name.",
-        REPLY | NAMED,
     ] = field(default_factory=dict)
     glossary: GlossarySettings = GlossarySettings()
+
+    @property
+    def reply_values(self) -> str:
+        """The values that change the texts in a model's reply, for cache keys."""
+        values = (
+            self.transformation_type,
+            self.max_sub_queries,
+            self.preprocess.enabled,
+            self.preprocess.language,
+            self.llm,
+            self.transforms,
+        )
+        return repr(values)
 
     @property
     def transform(self) -> catalogue.TransformRow:

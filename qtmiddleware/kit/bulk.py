@@ -16,8 +16,7 @@ from time import monotonic
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.config import Config
-from qtmiddleware.config.introspection import read_marked_values
-from qtmiddleware.config.settings import Mark, Settings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.dataset import Question, load_questions, read_lines
 from qtmiddleware.kit.ray_data import map_on_ray
@@ -123,7 +122,7 @@ def _read_questions(source: Path) -> tuple[Question, ...]:
 
 def _hash_config(settings: Settings) -> str:
     values = (
-        read_marked_values(settings, Mark.REPLY),
+        settings.reply_values,
         settings.transformation_model,
         settings.preprocess,
         settings.escalation.mode,

@@ -50,10 +50,9 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     object, and for async functions.
     """
     if candidate is None:
-        options = settings.rerank
-        if options.model in _HOSTED or options.model.startswith(_PREFIX):
-            return PineconeReranker(options.model)
-        return CrossEncoderReranker(options.model, trust_remote_code=options.trust_remote_code)
+        model = settings.rerank.model
+        is_hosted = model in _HOSTED or model.startswith(_PREFIX)
+        return PineconeReranker(model) if is_hosted else CrossEncoderReranker(model)
     kind = type(candidate).__name__
     is_plain = not isinstance(candidate, type)
     if is_async(getattr(candidate, "rerank", candidate)):
@@ -95,12 +94,10 @@ class CrossEncoderReranker:
 
     Args:
         model: A name on the model hub, or a folder.
-        trust_remote_code: Whether to run code that comes with the model.
     """
 
-    def __init__(self, model: str, *, trust_remote_code: bool = False) -> None:
+    def __init__(self, model: str) -> None:
         self.name = model
-        self._trust_remote_code = trust_remote_code
         self._lock = make_lock()
         self._model: Any = None
         self._failure = ""
@@ -131,9 +128,8 @@ class CrossEncoderReranker:
         if monotonic() < self._again_at:
             raise ModelError("unavailable", self._failure)
         make_error = partial(ModelError, "unavailable")
-        trust = self._trust_remote_code
         try:
-            self._model = load_model("CrossEncoder", self.name, make_error, trust_remote_code=trust)
+            self._model = load_model("CrossEncoder", self.name, make_error)
         except ModelError as error:
             self._failure, self._again_at = str(error), monotonic() + AGAIN_SECONDS
             raise
@@ -236,7 +232,7 @@ def load_model(
             " HF_TOKEN for a private model"
         )
         if "trust_remote_code" in cause:
-            advice = "runs its own code; allow a reranker's with rerank.trustRemoteCode"
+            advice = "runs its own code; load it yourself and pass it as reranker="
         raise make_error(f"the model {model_name!r} {advice}") from error
 
 

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS
-from qtmiddleware.config.introspection import read_marked_values
-from qtmiddleware.config.settings import Mark, Settings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
@@ -55,8 +54,7 @@ def plan_model_call(state: State) -> TransformStage | None:
     """Return the stage that asks the model; ``None`` if the cache has the model's texts."""
     call, trace = state.call, state.trace
     if call.history:
-        messages = call.settings.llm.history_messages
-        recent = select_recent_messages(call.history, call.original, messages)
+        recent = select_recent_messages(call.history, call.original)
         if is_new_topic(state.query, recent):
             state.is_follow_up = False
             trace.note("standalone", "not searched: the question starts a new topic")
@@ -317,7 +315,7 @@ def build_cache_key(
     """Return the cache key of everything that shapes the model's reply and how it is read."""
     return (
         model,
-        read_marked_values(settings, Mark.REPLY),
+        settings.reply_values,
         tuple((prompt.mode, prompt.version) for prompt in prompts),
         query,
         tuple((message.role, message.content) for message in history),

@@ -20,6 +20,8 @@ from qtmiddleware.runtime.concurrency import IO
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.types import Deadline, Degradation, Transformation
 
+MAX_ENTRIES: Final = 1_024
+"""The number of transformations that are kept."""
 MAX_SECONDS: Final = 0.25
 """How long a question waits for a read, and for a write, in seconds."""
 
@@ -31,7 +33,7 @@ class TransformationCache:
     leader, makes it for all. The callers may use different event loops.
 
     Attributes:
-        options: The settings: the most recently used transformations are kept, each for a time.
+        options: The settings, such as the time for which a transformation is kept.
         shared: A cache that several processes share; ``None`` if there is none.
         hits, misses: How often `get` returned a transformation and ``None``.
     """
@@ -71,7 +73,7 @@ class TransformationCache:
         with self._lock:
             self._entries.pop(key, None)
             self._entries[key] = self._clock(), transformation
-            while len(self._entries) > self.options.max_entries:
+            while len(self._entries) > MAX_ENTRIES:
                 self._entries.popitem(last=False)
 
     def __len__(self) -> int:

@@ -20,6 +20,9 @@ from qtmiddleware.types import Message
 MESSAGE_CHARS: Final = 1_000
 """The maximum number of characters of an earlier message. Longer messages are cut."""
 
+MAX_MESSAGES: Final = 6
+"""The number of earlier messages that a model sees."""
+
 FAITHFUL: Final = (
     "Write in the language of the query.",
     (
@@ -95,7 +98,7 @@ class Transform:
     ) -> Prompt:
         """Return the prompt for *query*."""
         transform = self.adapted(settings)
-        turns = select_recent_messages(history, query, settings.llm.history_messages)
+        turns = select_recent_messages(history, query)
         fields = transform.fields
         if turns and STANDALONE not in fields:
             fields = (STANDALONE, *fields)
@@ -160,9 +163,10 @@ def _describe_field_type(field: ReplyField) -> str:
 
 
 def select_recent_messages(
-    history: Sequence[Message], query: str, max_messages: int
+    history: Sequence[Message],
+    query: str,
 ) -> tuple[Message, ...]:
-    """Return at most *max_messages* messages of *history*, the latest. Long messages are cut.
+    """Return the latest messages of *history*, at most `MAX_MESSAGES`. Long messages are cut.
 
     Leaves out blank messages, system messages, and a last message that is *query* itself, because
     some callers pass the whole conversation.
@@ -170,7 +174,7 @@ def select_recent_messages(
     turns = [turn for turn in history if turn.role != "system" and turn.content.strip()]
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():
         turns.pop()
-    recent = turns[max(0, len(turns) - max_messages) :]
+    recent = turns[-MAX_MESSAGES:]
     return tuple(Message(turn.role, _cut_message(turn.content.strip())) for turn in recent)
 
 

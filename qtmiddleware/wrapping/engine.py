@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.introspection import find_marked_keys, read_marked_values
-from qtmiddleware.config.settings import Mark, Settings
+from qtmiddleware.config.introspection import list_all_keys
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError, WrapError
 from qtmiddleware.protocols import (
     Cache,
@@ -47,6 +47,20 @@ if TYPE_CHECKING:
 
 MOST_KEPT: Final = 32
 """How many engines for calls that override settings are kept."""
+
+# Keys, and names of groups, that set what the calls of one middleware share.
+_SHARED: Final = frozenset(
+    (
+        "embeddingModel",
+        "embeddingDimensions",
+        "indexPath",
+        "hybrid",
+        "store",
+        "breaker",
+        "budget",
+        "cache.ttlSeconds",
+    )
+)
 
 T = TypeVar("T")
 
@@ -103,8 +117,9 @@ def override_config(config: Config, layers: Layers) -> Config:
     if not layers:
         return config
     overridden = config.overridden(*layers)
-    for key in find_marked_keys(Mark.MIDDLEWARE):
-        if key.read_value(overridden.settings) != key.read_value(config.settings):
+    for key in list_all_keys():
+        is_shared = not {key.name, key.path[0]}.isdisjoint(_SHARED)
+        if is_shared and key.read_value(overridden.settings) != key.read_value(config.settings):
             message = (
                 f"{key.name} cannot be set for one call; set it in the config of QueryMiddleware"
             )
@@ -191,7 +206,7 @@ class Engine:
         if settings.rerank.enabled:
             options = settings.rerank
             self.reranker = self._share(
-                ("reranker", options.model, options.trust_remote_code),
+                ("reranker", options.model),
                 lambda: make_reranker(self._reranker, settings),
             )
         if settings.log.path is not None:
@@ -254,7 +269,7 @@ class Engine:
         if self._client is None:
             account = hash_address_and_key(settings.llm.base_url)
         inner = self._share(
-            ("model", read_marked_values(settings, Mark.MODEL), account),
+            ("model", settings.transformation_model, repr(settings.llm), account),
             lambda: make_language_model(self._client, settings),
         )
         limits = settings.breaker.failures, settings.breaker.seconds

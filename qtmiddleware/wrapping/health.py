@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qtmiddleware.providers.llms.governed import GovernedModel
+from qtmiddleware.runtime.cache import MAX_ENTRIES
 from qtmiddleware.wrapping.engine import Engine
 
 
@@ -23,7 +24,7 @@ def read_health(engine: Engine) -> dict[str, dict[str, Any]]:
         "cache": {
             "is_enabled": engine.settings.cache.enabled,
             "entries": len(cache),
-            "limit": cache.options.max_entries,
+            "limit": MAX_ENTRIES,
             "hits": cache.hits,
             "misses": cache.misses,
         },

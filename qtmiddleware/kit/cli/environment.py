@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import build_value_error
-from qtmiddleware.config.introspection import find_marked_keys, find_name, find_part
+from qtmiddleware.config.introspection import find_name, find_part
 from qtmiddleware.config.reading import nest_value, parse_text
-from qtmiddleware.config.settings import Mark, Settings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.output import write_note
 from qtmiddleware.kit.files import read_trusted_file
@@ -39,6 +39,21 @@ NO_MODEL: Final = (
     " QTM_LLM_BASE_URL for your own service."
 )
 
+# Where texts and keys are sent, which files are written, and a model's instructions.
+_FORBIDDEN: Final = (
+    "llm.baseUrl",
+    "llm.prompts",
+    "llm.inputPrice",
+    "llm.outputPrice",
+    "rerank.model",
+    "store.index",
+    "store.host",
+    "log.path",
+    "log.texts",
+    "transforms",
+    "glossary.path",
+    "glossary.terms",
+)
 _MOST_BYTES: Final = 1_000_000
 # The library for these files needs quadratic time for some lines.
 _DOTENV_BYTES: Final = 20_000
@@ -162,7 +177,7 @@ def _list_forbidden_keys(config: Config, origin: str) -> Iterator[str]:
     settings = config.settings
     # Only the file's own keys: the user typed the values of --set.
     keys = {key for key, key_origin in config.origins.items() if key_origin == origin}
-    yield from (key.name for key in find_marked_keys(Mark.NAMED) if key.name in keys)
+    yield from (key for key in _FORBIDDEN if key in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
         if key in keys and path:
             parts = _split_path_in_folder(path)

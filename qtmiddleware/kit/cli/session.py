@@ -15,6 +15,7 @@ from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.output import notes, out, write_json
 from qtmiddleware.kit.cli.show import Outcome, show_outcome
 from qtmiddleware.retrieval.call import validate_query
+from qtmiddleware.transforms.prompt import MAX_MESSAGES
 from qtmiddleware.types import Answer, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -55,7 +56,7 @@ class Session:
         self._as_json = as_json
         self._options = options
         # The deque drops the oldest messages; without a conversation it holds none.
-        count = settings.llm.history_messages if is_typed else 0
+        count = MAX_MESSAGES if is_typed else 0
         self._messages: deque[dict[str, str]] = deque(maxlen=count)
 
     @property

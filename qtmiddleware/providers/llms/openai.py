@@ -65,8 +65,8 @@ Piece = str | Reply
 class OpenAIModel:
     """Calls a language model through the ``openai`` client.
 
-    - With *structured_output* ``auto``, a rejected JSON schema becomes ``json_object``, and then
-      plain text. Another option that the service rejects by its name is omitted.
+    - A rejected JSON schema becomes ``json_object``, and then plain text. Another option that the
+      service rejects by its name is omitted.
     - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort they accept.
     - Every request times out at the deadline. A user's client retries as its ``max_retries`` says;
       clients made here do not retry.
@@ -202,9 +202,7 @@ class OpenAIModel:
                 return answer, count
 
     def _build_request(self, prompt: Prompt, rejected: Set[str]) -> dict[str, Any]:
-        shape: str = self._options.structured_output
-        if shape == "auto":
-            shape = next(name for name in _FORMATS if name not in rejected)
+        shape = next(name for name in _FORMATS if name not in rejected)
         host = read_host(self._clients.address)
         return build_request(self.name, self._options, prompt, host=host, shape=shape)
 
@@ -218,8 +216,7 @@ class OpenAIModel:
         if parameter in request and parameter not in _NEEDED:
             return parameter
         shape: str = request.get("response_format", {}).get("type", "")
-        is_auto = self._options.structured_output == "auto"
-        if shape and is_auto and _is_format_rejected(error):
+        if shape and _is_format_rejected(error):
             return shape
         # Some services name the option only in their message.
         words = str(getattr(error, "body", ""))[:2_000]

@@ -17,15 +17,13 @@ TRANSFORM: Final = Transform(
         " form: everyday words, the technical terms of the field, the sentence of a document that"
         " would answer it."
     ),
-    adapt=lambda settings: {
-        "fields": (
-            ReplyField(
-                "paraphrases",
-                "list",
-                "the paraphrases, one sentence each",
-                min_items=settings.llm.paraphrases,
-                max_items=settings.llm.paraphrases,
-            ),
-        )
-    },
+    fields=(
+        ReplyField(
+            "paraphrases",
+            "list",
+            "the paraphrases, one sentence each",
+            min_items=3,
+            max_items=3,
+        ),
+    ),
 )

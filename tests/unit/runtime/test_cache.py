@@ -23,7 +23,7 @@ def test_a_value_is_kept_for_its_time_which_writing_begins_anew_and_reading_does
 
 
 def test_it_holds_the_last_used_and_never_more_than_its_bound(clock: Clock) -> None:
-    cache = TransformationCache(CacheSettings(max_entries=2), clock=clock)
+    cache = TransformationCache(CacheSettings(), clock=clock)
     for name in "aba":
         cache.put(name, Transformation())
     cache.put("c", Transformation())
