@@ -62,9 +62,8 @@ def _complete(
         entry = schema["properties"][key]
         if type_.__name__ in definitions and type_ is not OwnTransform:
             place = f"#/$defs/{type_.__name__}"
-            ways = [{"$ref": place}]
-            if type_.shorthand:
-                ways.append({"$ref": f"{place}/properties/{to_camel_case(type_.shorthand)}"})
+            shorthand = to_camel_case(list_names(hint)[0])
+            ways = [{"$ref": place}, {"$ref": f"{place}/properties/{shorthand}"}]
             entry = {"description": type_.__doc__, "anyOf": ways}
             _complete(type_, definitions[type_.__name__], definitions)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -69,9 +69,8 @@ def _merge(
         if isinstance(text, str) and errors.contains_api_key(text):
             raise _explain(path, text, sources, f"a value without a key ({errors.KEYS_ADVICE})")
     type_ = introspection.unwrap(hint)[0]
-    shorthand = getattr(type_, "shorthand", "")
-    if shorthand and not isinstance(value, Mapping):
-        value = {shorthand: value}
+    if is_dataclass(type_) and not isinstance(value, Mapping):
+        value = {introspection.list_names(hint)[0]: value}
     if isinstance(value, list | tuple):
         part = introspection.find_part(hint, 0)
         return tuple(

@@ -83,12 +83,8 @@ def is_secret_name(name: str) -> bool:
 
 def format_value(value: Any) -> str:
     """Return *value* as a short text on one line. Hides secrets and the items of containers."""
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, list | tuple):
-        return "a list"
     if value is not None and not isinstance(value, str | int | float):
-        return f"a Python {type(value).__name__}"
+        return f"a {type(value).__name__}"
     text = str(value)
     if re.search(_SECRET, text, re.VERBOSE):
         return _HIDDEN

@@ -132,11 +132,9 @@ def convert_to_json(value: Any, hint: Any = None) -> Any:
     if isinstance(value, SettingsGroup):
         value = vars(value)
     if isinstance(value, Mapping):
-        names = list_names(hint)
+        names = {name: to_camel_case(name) for name in list_names(hint)}
         return {
-            to_camel_case(name) if name in names else name: convert_to_json(
-                item, find_part(hint, name)
-            )
+            names.get(name, name): convert_to_json(item, find_part(hint, name))
             for name, item in value.items()
         }
     return list(value) if isinstance(value, tuple) else value

@@ -59,12 +59,9 @@ def to_camel_case(name: str) -> str:
 class SettingsGroup(FrozenDataclass):
     """The base class of all groups of settings, which are frozen dataclasses.
 
-    Attributes:
-        shorthand: The option that a single value in place of the group sets. For example,
-            ``"fusion": "max"`` sets ``fusion.method``. Empty if the group has no such option.
+    A single value in place of a group sets its first option: ``"fusion": "max"``.
     """
 
-    shorthand: ClassVar[str] = ""
     # Strict, because pydantic would otherwise accept "8" as a number and "yes" as true.
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "alias_generator": to_camel_case,
@@ -117,48 +114,29 @@ Temperature = Annotated[float, Range(0, 2)]
 Weight = Annotated[float, Range(0, 100)]
 Dollars = Annotated[float, Range(0)]
 
-FieldName = Literal["id", "score", "text"]
-ApplyTo = Literal["keywords", "text", "both"]
-Escalation = Literal["always", "never", "auto"]
-SubQueryStyle = Literal["simple", "aspects", "research"]
-ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
-AnswerMode = Literal["plain", "synthesis"]
-IfUnsure = Literal["answer", "decline"]
-Scores = Literal["backend", "fused"]
 LogTexts = Literal["none", "questions", "all"]
 HybridMethod = Literal["weighted", "rrf"]
 ChunkBoundary = Literal["sentence", "character"]
-Language = Annotated[str, Names(["auto", *catalogue.LANGUAGES])]
-FusionMethod = Annotated[str, Names(catalogue.FUSION_METHODS)]
-StoreKind = Annotated[str, Names(catalogue.STORES)]
-TransformationType = Annotated[str, Names(catalogue.TRANSFORMS, is_open=True)]
-PromptName = Annotated[str, Names(PROMPT_NAMES)]
-ReplyPromptName = Annotated[str, Names(catalogue.list_prompt_names())]
-VariantKind = Annotated[str, Names(DEFAULT_WEIGHTS)]
-FilledField = Annotated[str, Names(catalogue.FILLED_BY)]
 
 
 class PreprocessSettings(SettingsGroup):
     """The rules that turn a question into keywords, without a model."""
 
-    shorthand: ClassVar = "enabled"
-
     enabled: Annotated[bool, "Whether the rules run."] = True
     language: Annotated[
-        Language,
+        str,
+        Names(["auto", *catalogue.LANGUAGES]),
         "Language of the word list; auto detects it.",
     ] = "auto"
-    apply_to: Annotated[ApplyTo, "Keywords as evidence, as the searched text, or both."] = (
-        "keywords"
-    )
+    apply_to: Annotated[
+        Literal["keywords", "text", "both"], "Keywords as evidence, as the searched text, or both."
+    ] = "keywords"
     keep_words: Annotated[tuple[str, ...], "Words that the rules never remove."] = ()
     extra_words: Annotated[tuple[str, ...], "More words for the rules to remove."] = ()
 
 
 class KeywordEvidenceSettings(SettingsGroup):
     """Reranking of the candidates by the question's keywords in their texts."""
-
-    shorthand: ClassVar = "enabled"
 
     enabled: Annotated[bool, "Whether keywords rerank the candidates."] = True
     candidates: Annotated[
@@ -176,7 +154,7 @@ class KeywordEvidenceSettings(SettingsGroup):
         "How much the variants' words count, as a multiple of their weights.",
     ] = 1.25
     fields: Annotated[
-        Mapping[FieldName, Text],
+        Mapping[Literal["id", "score", "text"], Text],
         "Fields of a passage's id, score and text, if not the usual.",
     ] = field(default_factory=dict)
 
@@ -184,10 +162,8 @@ class KeywordEvidenceSettings(SettingsGroup):
 class EscalationSettings(SettingsGroup):
     """When the language model is called."""
 
-    shorthand: ClassVar = "mode"
-
     mode: Annotated[
-        Escalation,
+        Literal["always", "never", "auto"],
         "When the model is called; auto decides per question.",
     ] = "always"
     target_call_rate: Annotated[
@@ -199,11 +175,11 @@ class EscalationSettings(SettingsGroup):
 class FusionSettings(SettingsGroup):
     """How the result lists of several searches become one."""
 
-    shorthand: ClassVar = "method"
-
-    method: Annotated[FusionMethod, "How the result lists are merged."] = "anchored"
+    method: Annotated[str, Names(catalogue.FUSION_METHODS), "How the result lists are merged."] = (
+        "anchored"
+    )
     weights: Annotated[
-        Mapping[VariantKind, Weight],
+        Mapping[Annotated[str, Names(DEFAULT_WEIGHTS)], Weight],
         "Weight of each kind of variant; 0 leaves the kind out. originalInConversation weighs the"
         " user's own words beside a standalone form of the question.",
     ] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
@@ -258,21 +234,21 @@ class LlmSettings(SettingsGroup):
     base_url: Annotated[Address | None, "An OpenAI-compatible service."] = None
     temperature: Annotated[Temperature | None, "Sampling temperature; null sends none."] = 0.0
     temperatures: Annotated[
-        Mapping[ReplyPromptName, Temperature],
+        Mapping[Annotated[str, Names(catalogue.list_prompt_names())], Temperature],
         "Temperatures by prompt name.",
     ] = field(default_factory=dict)
     max_tokens: Annotated[Tokens | None, "Maximum tokens per reply."] = 800
     reasoning_effort: Annotated[
-        ReasoningEffort | None,
+        Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
         "How long the model thinks; auto asks OpenAI for none.",
     ] = "auto"
     sub_query_style: Annotated[
-        SubQueryStyle,
+        Literal["simple", "aspects", "research"],
         "How questions are split: into parts, aspects too, or five aspects.",
     ] = "simple"
     guard: Annotated[bool, "Whether lost names, numbers and negations are repaired."] = True
     prompts: Annotated[
-        Mapping[PromptName, str],
+        Mapping[Annotated[str, Names(PROMPT_NAMES)], str],
         "Your own instructions by prompt name.",
     ] = field(default_factory=dict)
     input_price: Annotated[Dollars | None, "US dollars per million input tokens."] = None
@@ -281,8 +257,6 @@ class LlmSettings(SettingsGroup):
 
 class HybridSettings(SettingsGroup):
     """Search by vectors and words together, in the built-in store and in a Pinecone document index."""
-
-    shorthand: ClassVar = "enabled"
 
     enabled: Annotated[
         bool,
@@ -304,8 +278,6 @@ class HybridSettings(SettingsGroup):
 class RerankSettings(SettingsGroup):
     """A model that compares each of the best candidates with the question and orders them anew."""
 
-    shorthand: ClassVar = "enabled"
-
     enabled: Annotated[bool, "Whether a reranking model scores the best candidates."] = False
     model: Annotated[
         Text,
@@ -317,10 +289,9 @@ class RerankSettings(SettingsGroup):
 class StoreSettings(SettingsGroup):
     """The built-in store. Its keys come only from the environment."""
 
-    shorthand: ClassVar = "kind"
-
     kind: Annotated[
-        StoreKind,
+        str,
+        Names(catalogue.STORES),
         "sqlite keeps a file at indexPath; memory keeps nothing.",
     ] = "sqlite"
     index: Annotated[str | None, "Name of the Pinecone index."] = None
@@ -338,9 +309,9 @@ class StoreSettings(SettingsGroup):
 class AnswerSettings(SettingsGroup):
     """Answers from the retrieved passages."""
 
-    shorthand: ClassVar = "mode"
-
-    mode: Annotated[AnswerMode, "synthesis makes an answer per sub-query first."] = "plain"
+    mode: Annotated[
+        Literal["plain", "synthesis"], "synthesis makes an answer per sub-query first."
+    ] = "plain"
     max_tokens: Annotated[
         Tokens | None,
         "Maximum tokens per answer; null sends no limit.",
@@ -351,13 +322,13 @@ class AnswerSettings(SettingsGroup):
         Range(100, 10_000_000),
         "Characters the model sees.",
     ] = 24_000
-    if_unsure: Annotated[IfUnsure, "What to do if the retrieval is unsure."] = "answer"
+    if_unsure: Annotated[Literal["answer", "decline"], "What to do if the retrieval is unsure."] = (
+        "answer"
+    )
 
 
 class CacheSettings(SettingsGroup):
     """The cache of transformations. Search results are never cached."""
-
-    shorthand: ClassVar = "enabled"
 
     enabled: Annotated[bool, "Whether equal questions share one transformation."] = True
     ttl_seconds: Annotated[
@@ -389,16 +360,12 @@ class BudgetSettings(SettingsGroup):
 class LogSettings(SettingsGroup):
     """The query log: a record of what happened to each question."""
 
-    shorthand: ClassVar = "path"
-
     path: Annotated[str | None, "JSON-lines file in a folder that exists."] = None
     texts: Annotated[LogTexts, "Whose texts the log holds; none writes hashes."] = "questions"
 
 
 class GlossarySettings(SettingsGroup):
     """Your own terms and their other forms: a passage that holds one form counts as holding the other."""
-
-    shorthand: ClassVar = "path"
 
     path: Annotated[Text | None, "File of terms, in Solr's synonym format."] = None
     terms: Annotated[
@@ -414,7 +381,7 @@ class OwnTransform(SettingsGroup):
 
     prompt: Annotated[Text, "The instructions for the model."]
     fields: Annotated[
-        Mapping[FilledField, Weight | None],
+        Mapping[Annotated[str, Names(catalogue.FILLED_BY)], Weight | None],
         NOT_EMPTY,
         "The texts that it writes, with weights.",
     ]
@@ -424,7 +391,8 @@ class Settings(SettingsGroup):
     """Everything that can be set."""
 
     transformation_type: Annotated[
-        TransformationType,
+        str,
+        Names(catalogue.TRANSFORMS, is_open=True),
         "What the model writes.",
     ] = "none"
     transformation_model: Annotated[
@@ -441,7 +409,9 @@ class Settings(SettingsGroup):
         Share | None,
         "Share of the calls that shadow mode also retrieves.",
     ] = None
-    scores: Annotated[Scores, "Whose scores passages have; qtmiddleware's fall."] = "backend"
+    scores: Annotated[
+        Literal["backend", "fused"], "Whose scores passages have; qtmiddleware's fall."
+    ] = "backend"
     chunk_size: Annotated[int, Range(1, 1_000_000), "Characters per chunk."] = 800
     chunk_overlap: Annotated[int, Range(0, 1_000_000), "Characters that chunks share."] = 200
     chunk_boundary: Annotated[

@@ -345,8 +345,7 @@ def test_a_model_by_name_without_its_package_is_told_with_the_command_that_insta
     searches: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    model = "jinaai/jina-reranker-v2-base-multilingual"
-    found = rerank(searches, None, model=model, trustRemoteCode=True)
+    found = rerank(searches, None, model="cross-encoder/ms-marco-MiniLM-L6-v2")
     assert found.matches
     assert found.status == "degraded"
     (trouble,) = found.degradations

@@ -176,7 +176,7 @@ def _check_found_config(config: Config, file_name: str) -> None:
 def _list_forbidden_keys(config: Config, origin: str) -> Iterator[str]:
     settings = config.settings
     # Only the file's own keys: the user typed the values of --set.
-    keys = {key for key, key_origin in config.origins.items() if key_origin == origin}
+    keys = {key for key, _, key_origin in config.rows() if key_origin == origin}
     yield from (key for key in _FORBIDDEN if key in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
         if key in keys and path:

@@ -70,7 +70,7 @@ def command(
     own rate and its own budget.
     """
     loaded = load_config(config, sets, transformation_type=kind)
-    if loaded.origins["transformationType"] == "default":
+    if ("transformation_type",) not in loaded.sources:
         loaded = loaded.overridden({"transformationType": "combined"})
     if file is not None and output is not None:
         if questions:

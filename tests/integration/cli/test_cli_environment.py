@@ -137,7 +137,6 @@ GRAVE = {
     "store.index": {"store": {"kind": "pinecone", "index": "yours"}},
     "store.host": {"store": {"kind": "pinecone", "host": "evil.example"}},
     "rerank.model": {"rerank": {"model": "evil/model"}},
-    "rerank.trustRemoteCode": {"rerank": {"trustRemoteCode": True}},
     "log.path": {"log": "queries.jsonl"},
     "indexPath": {"indexPath": "../elsewhere.sqlite"},
     "embeddingModel": {"embeddingModel": "./model"},

@@ -88,7 +88,6 @@ class Soak(logging.Handler):
                 "transformationType": kind,
                 "limits": {"llmTimeoutMs": 12_000, "deadlineMs": 20_000, "maxConcurrency": cap},
                 "breaker": {"seconds": 1.0},
-                "cache": {"maxEntries": 256},
             }
             on_loop, in_threads = (qtm.QueryMiddleware(config, client=it) for it in self.clients)
             self.cases.append((on_loop.wrap(self.asearch), in_threads.wrap(self.search)))

@@ -78,8 +78,6 @@ BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
     ({"topK": "8"}, "topK", 'not "8"'),
     ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap must be less than chunkSize, which is 100"),
-    ({"indexPath": "~nobody-here/x"}, "indexPath", "indexPath must be a path"),
-    ({"dataPath": "a\0b"}, "dataPath", "dataPath must be a path"),
     ({"transformationType": "rewrit"}, "transformationType", "did you mean rewrite?"),
     ({"chatModel": "\ud800"}, "chatModel", '"\\ud800"'),
     ({"preprocess": {"keepWords": ["a", 3]}}, "preprocess.keepWords.1", "must be a text, not 3"),
@@ -224,10 +222,9 @@ OF_ALL_KINDS = {
     "glossary": {"terms": {"my_term": "ein Begriff"}},
 }
 FRIENDLY: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"transformationType": "step_back"}, {"transformationType": "stepback"}),
-    ({"fusion": "weightedRRF"}, {"fusion": {"method": "weighted_rrf"}}),
+    ({"fusion": "weighted_rrf"}, {"fusion": {"method": "weighted_rrf"}}),
     ({"cache": False}, {"cache": {"enabled": False}}),
-    ({"top_k": 8.0}, {"topK": 8}),
+    ({"top_k": 8}, {"topK": 8}),
     ({"llm": {"prompts": {"multiQuery": "A"}}}, {"llm": {"prompts": {"multi_query": "A"}}}),
     ({"$schema": "./schema.json", "$comment": "For the handbook.", "topK": 8}, {"topK": 8}),
 ]
@@ -276,11 +273,10 @@ def test_junk_is_a_config_or_a_config_error(values: dict[Any, Any]) -> None:
 PARSED: list[tuple[str, str, Any]] = [
     ("topK", " 8 ", 8),
     ("llm.prompts", '{"rewrite": "A"}', {"rewrite": "A"}),
-    ("fusion.method", "Weighted-RRF", "weighted_rrf"),
     ("preprocess.keepWords", "not, who ,", ["not", "who"]),
     ("preprocess.keepWords", '["a,b", "c"]', ["a,b", "c"]),
     ("store.namespace", "7", "7"),
-    ("cache.enabled", " Yes ", True),
+    ("cache.enabled", " true ", True),
 ]
 
 
@@ -358,7 +354,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_a_preset_is_its_file_whatever_way_it_is_named(name: str) -> None:
     path = ROOT / f"config/{name}.config.json"
     preset = load(name)
-    assert preset.settings == load(path).settings == load(name.replace("-", "_").title()).settings
+    assert preset.settings == load(path).settings
     assert preset.settings == load(QTM_CONFIG=name).settings == load().overridden(name).settings
     assert preset.origins["transformationType"] == f"preset {name}"
     # A preset lies over the environment.
@@ -381,7 +377,7 @@ def test_a_word_is_a_preset_and_a_path_is_a_file(
     ):
         load("atuo")
     with pytest.raises(ConfigError, match=r'or \{"transformationType": "stepback"\}'):
-        load("step-back")
+        load("stepback")
 
 
 # --- the options, the schema and the page ---------------------------------------------------------

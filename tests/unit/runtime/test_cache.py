@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from qtmiddleware.config.settings import CacheSettings
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.types import Transformation
@@ -22,7 +24,10 @@ def test_a_value_is_kept_for_its_time_which_writing_begins_anew_and_reading_does
     assert (cache.get(("read", 1)), cache.get("written"), len(cache)) == (None, new, 1)
 
 
-def test_it_holds_the_last_used_and_never_more_than_its_bound(clock: Clock) -> None:
+def test_it_holds_the_last_used_and_never_more_than_its_bound(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qtmiddleware.runtime.cache.MAX_ENTRIES", 2)
     cache = TransformationCache(CacheSettings(), clock=clock)
     for name in "aba":
         cache.put(name, Transformation())

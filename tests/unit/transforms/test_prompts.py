@@ -37,8 +37,8 @@ def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
         )
         for i in range(10)
     ]
-    kept = prompt("rewrite", "q", history, history_messages=3).history
-    assert [turn.content for turn in kept] == ["message 7", "message 8", "message 9"]
+    kept = prompt("rewrite", "q", history).history
+    assert [turn.content for turn in kept] == [f"message {i}" for i in range(4, 10)]
     (long,) = prompt("rewrite", "q", (Message("user", "x" * 5_000),)).history
     assert (len(long.content), long.content[-2:]) == (1_000, "x…")
 
