@@ -89,6 +89,9 @@ def _merge(
                 part = introspection.find_part(hint, name)
                 merged[name] = _merge(merged.get(name), item, part, place, source, sources)
         return merged
+    if isinstance(value, str):
+        choices = {errors.fold_name(choice): choice for choice in introspection.list_choices(hint)}
+        return choices.get(errors.fold_name(value), value)
     return value
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import re
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from math import isfinite
 from typing import Any, Final
@@ -13,7 +12,14 @@ from typing import Any, Final
 from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.retrieval.fields import read_field, read_parameters
-from qtmiddleware.runtime.concurrency import is_async, run_in_background_loop, run_in_thread
+from qtmiddleware.runtime.concurrency import (
+    current_bulkhead,
+    gather_results,
+    is_async,
+    make_async_io,
+    run_in_background_loop,
+    run_in_thread,
+)
 
 # The maximum number of concurrent calls to a function that takes one text per call.
 CONCURRENCY: Final = 8
@@ -28,18 +34,17 @@ _METHODS: Final = (
     ("encode", "encode"),
 )
 _ONE_TEXT: Final = ("embed_query", "get_query_embedding")
-# How the clients of OpenAI, Pinecone and Chroma and many functions call a list of texts.
-_LIST_NAMES: Final = frozenset({"input", "inputs", "texts", "documents", "sentences"})
-_LIST_TYPES: Final = re.compile(r"\b(list|List|Sequence|Iterable|Collection)\b")
+# How the clients of OpenAI and Chroma call a list of texts.
+_LIST_NAME: Final = "input"
 
 
 class CallableEmbedder:
     """Embeds texts with a function, or with an object of another library.
 
     A function, async or not, takes one text and returns its vector. If *takes_list* is true, or if
-    its parameter is annotated as a list or called ``texts``, ``input`` or the like, it takes a list
-    and returns one vector per text. Vectors are lists, tuples, arrays, tensors or a response of
-    OpenAI or Pinecone. Exceptions of the function pass through unchanged.
+    its parameter is called ``input``, it takes a list and returns one vector per text. Vectors are
+    lists, tuples, arrays, tensors or a response of OpenAI or Pinecone. Exceptions of the function
+    pass through unchanged.
 
     Args:
         model: The function or object that embeds texts.
@@ -67,8 +72,9 @@ class CallableEmbedder:
             for key in ("name", "model_name", "model"):
                 own_name = getattr(model, key, "")
                 name = name or (own_name if isinstance(own_name, str) else "")
-        self._keyword, names_list = _read_parameter(self._function)
-        self.takes_list = takes_list or names_list
+        parameter = _find_parameter(self._function)
+        self._keyword = parameter.name if parameter.kind is parameter.KEYWORD_ONLY else ""
+        self.takes_list = takes_list or parameter.name == _LIST_NAME
         """Whether one call embeds a list of texts."""
         self.model_name = name
         """The model's name; ``""`` for a function."""
@@ -135,20 +141,14 @@ def query_embedder(model: Any, *, takes_list: bool = False) -> CallableEmbedder:
 
 
 async def _run_calls(calls: Sequence[partial[Any]], limit: int) -> list[Any]:
-    """Run all *calls*. If a call fails, the others are cancelled."""
-    room = asyncio.Semaphore(limit)
+    """Run all *calls*, at most *limit* at a time. If a call fails, the others are cancelled."""
+    works = [partial(_run_call, call) for call in calls]
+    return await gather_results(make_async_io(current_bulkhead.get()), works, limit)
 
-    async def run(call: partial[Any]) -> Any:
-        async with room:
-            result = call() if is_async(call) else await run_in_thread(call)
-            return await result if inspect.isawaitable(result) else result
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(run(call)) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+async def _run_call(call: partial[Any]) -> Any:
+    result = call() if is_async(call) else await run_in_thread(call)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _find_method(model: Any, *, for_queries: bool) -> str:
@@ -166,23 +166,15 @@ def _find_method(model: Any, *, for_queries: bool) -> str:
     )
 
 
-def _read_parameter(fn: Any) -> tuple[str, bool]:
-    """Return the keyword for texts (``""`` for a position), and whether *fn* takes a list."""
-    try:
-        parameters = read_parameters(fn).values()
-    except (ValueError, TypeError):  # Some builtins have no readable signature.
-        return "", False
-    for parameter in parameters:
-        is_keyword = parameter.kind is parameter.KEYWORD_ONLY
-        if is_keyword and parameter.default is not parameter.empty:
-            continue
-        note = str(parameter.annotation)
-        is_text = parameter.annotation is str or note == "str"
-        takes_list = parameter.name in _LIST_NAMES and not is_text
-        if _LIST_TYPES.search(note):
-            takes_list = True
-        return parameter.name if is_keyword else "", takes_list
-    return "", False
+def _find_parameter(fn: Any) -> inspect.Parameter:
+    """Return the parameter of *fn* that takes the texts: the first that a call must pass."""
+    # Some builtins have no readable signature.
+    with suppress(ValueError, TypeError):
+        for parameter in read_parameters(fn).values():
+            has_default = parameter.default is not parameter.empty
+            if not (parameter.kind is parameter.KEYWORD_ONLY and has_default):
+                return parameter
+    return inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY)
 
 
 def read_vectors(

@@ -93,7 +93,7 @@ class World:
             "chunkOverlap": 40,
             **options.pop("config", {}),
         }
-        embedder = CallableEmbedder(embed, name=name, dimension=DIMENSION)
+        embedder = CallableEmbedder(embed, takes_list=True, name=name, dimension=DIMENSION)
         path = data_path if data_path is not None else self.docs
         return ingest(path, config=config, embedder=embedder, **options)
 

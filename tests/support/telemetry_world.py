@@ -41,7 +41,7 @@ class Telemetry:
         self.tracer = self.provider.get_tracer("tests")
 
     def wrap(self, fn: Any, config: Any = None, script: Any = scripted, **given: Any) -> Any:
-        options = {"embed": given.pop("embed")} if "embed" in given else {}
+        options = {"embed_many": given.pop("embed_many")} if "embed_many" in given else {}
         given.setdefault("client", ScriptedModel(script, name="small"))
         qm = qtm.QueryMiddleware(
             REWRITE if config is None else config, observers=[self.observer], **given

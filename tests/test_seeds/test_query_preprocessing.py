@@ -175,7 +175,7 @@ def test_the_stripped_text_is_embedded_for_a_function_of_vectors(
     def search(vector: list[float], top_k: int = 3) -> list[dict[str, Any]]:
         return Fixed().search("", top_k)
 
-    qtm.QueryMiddleware(config).wrap(search, embed=embed)(QUESTION)
+    qtm.QueryMiddleware(config).wrap(search, embed_many=embed)(QUESTION)
     assert [body["input"] for body in service.embedded] == [[STRIPPED]]
 
 

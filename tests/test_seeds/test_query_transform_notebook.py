@@ -6,7 +6,7 @@ The notebook's own retrieval is written out again here, with numpy, and has to f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -336,13 +336,13 @@ def embed_one(text: str) -> list[float]:
     return vector_of(text)
 
 
-@pytest.mark.parametrize("create_embeddings", [embed_one, embed])
+@pytest.mark.parametrize("options", [{"embed": embed_one}, {"embed_many": embed}])
 def test_texts_are_embedded_by_a_function_of_one_text_or_of_a_list(
-    create_embeddings: Callable[[Any], Any],
+    options: dict[str, Any],
 ) -> None:
     config = {"transformationType": "decompose", **parity()}
     middleware = qtm.QueryMiddleware(config, client=ScriptedModel(NUMBERED))
-    search = middleware.wrap(PlainStore().similarity_search, embed=create_embeddings)
+    search = middleware.wrap(PlainStore().similarity_search, **options)
     found = search(QUESTION, k=3)
     expected = transformed_search("decompose", 3)
     assert [hit["text"] for hit in found] == [hit["text"] for hit in expected]

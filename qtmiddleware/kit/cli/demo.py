@@ -116,7 +116,9 @@ def _embed_once(embedder: Embedder, questions: list[str]) -> Embedder:
     def embed(texts: list[str]) -> list[list[float]]:
         return [known.get(text) or embedder.embed([text])[0] for text in texts]
 
-    return CallableEmbedder(embed, name=embedder.name, dimension=embedder.dimension)
+    return CallableEmbedder(
+        embed, takes_list=True, name=embedder.name, dimension=embedder.dimension
+    )
 
 
 def _serve_playground(client: LanguageModel, origin: str) -> None:

@@ -15,5 +15,8 @@ def embedder() -> CallableEmbedder:
     model = find_embedder("all-MiniLM-L6-v2")
     embed = cache(lambda text: model.embed([text])[0])
     return CallableEmbedder(
-        lambda texts: list(map(embed, texts)), name=model.name, dimension=model.dimension
+        lambda texts: list(map(embed, texts)),
+        takes_list=True,
+        name=model.name,
+        dimension=model.dimension,
     )

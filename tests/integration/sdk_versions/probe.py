@@ -25,12 +25,12 @@ PASSAGES = [Passage(id_, text, {"n": n}) for n, (id_, text) in enumerate(TEXTS.i
 VECTORS = [[1.0, 2.0, 3.0], [1.0, 2.0, 2.9], [3.0, -2.0, 1.0], [2.0, -3.0, 1.0]]
 
 
-def report(search: Any, *, embed: Any = None, **call: Any) -> dict[str, Any]:
+def report(search: Any, *, embed_many: Any = None, **call: Any) -> dict[str, Any]:
     """The passages that *search* returns behind the middleware, and what of its own response is kept."""
     model = ScriptedModel({"rewrite": "Which one comes second?"})
     qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
-    found = qm.wrap(search, **({"embed": embed} if embed else {})).retrieve(**call)
-    own = search(**(call if embed is None else {**call, "vector": VECTORS[0]}))
+    found = qm.wrap(search, **({"embed_many": embed_many} if embed_many else {})).retrieve(**call)
+    own = search(**(call if embed_many is None else {**call, "vector": VECTORS[0]}))
     return {
         "ids": [match.id for match in found.matches],
         "texts": [match.text for match in found.matches],
@@ -52,7 +52,7 @@ def main(url: str) -> dict[str, Any]:
         "version": version("pinecone"),
         "query": report(
             client.Index(host=f"{url}/i/dense").query,
-            embed=lambda texts: [VECTORS[0] for _ in texts],
+            embed_many=lambda texts: [VECTORS[0] for _ in texts],
             **query,
         ),
         "search": report(client.Index(host=f"{url}/i/texts").search, **records),

@@ -86,7 +86,7 @@ CALL: dict[str, Any] = {"top_k": 2, "namespace": "dogs", "include_metadata": Tru
 
 
 def test_a_query_takes_text_where_it_took_a_vector(service: Service, index: Any) -> None:
-    search = qm.wrap(index.query, embed=embed)
+    search = qm.wrap(index.query, embed_many=embed)
     response = search(QUERY, **CALL)
     sent = service.bodies[:]
     assert type(response) is type(index.query(vector=[1.0, 2.0], top_k=1))
@@ -128,7 +128,7 @@ def test_a_pending_result_is_returned_as_it_is(service: Service, index: Any) -> 
 async def test_the_async_index_is_wrapped(service: Service) -> None:
     async with AsyncIndex(host=service.url, api_key="k") as index:
         response = await qm.wrap(index.search)(namespace="dogs", inputs={"text": QUERY}, top_k=2)
-        retrieval = await qm.wrap(index.query, embed=embed).aretrieve(QUERY, **CALL)
+        retrieval = await qm.wrap(index.query, embed_many=embed).aretrieve(QUERY, **CALL)
     assert [hit.id for hit in response.result.hits] == ["health", "food"]
     assert [match.id for match in retrieval.matches] == ["health", "food"]
     assert len(service.bodies) == 4
@@ -146,7 +146,7 @@ async def test_the_async_index_is_wrapped(service: Service) -> None:
 def test_a_vector_an_id_or_a_blank_text_is_searched_as_the_plain_index_would(
     query: dict[str, Any], reason: str, sent: dict[str, Any], service: Service, index: Any
 ) -> None:
-    retrieval = qm.wrap(index.query, embed=embed).retrieve(**query, **CALL)
+    retrieval = qm.wrap(index.query, embed_many=embed).retrieve(**query, **CALL)
     assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
     assert [match.id for match in retrieval.matches] == ["cats", "health"]
     (body,) = service.bodies

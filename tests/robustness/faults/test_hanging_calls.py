@@ -87,7 +87,7 @@ CASES: dict[str, Make] = {
     "variants": lambda it: wrapped(middleware(MULTI, client=ScriptedModel(REPLY)), it.on_variants),
     "reranker": lambda it: wrapped(middleware(RERANK, reranker=it)),
     "embedder": lambda it: wrapped(
-        middleware(MULTI, client=ScriptedModel(REPLY)), by_vector, embed=it.embed, **IN_VECTORS
+        middleware(MULTI, client=ScriptedModel(REPLY)), by_vector, embed_many=it.embed, **IN_VECTORS
     ),
 }
 

@@ -222,7 +222,8 @@ OF_ALL_KINDS = {
     "glossary": {"terms": {"my_term": "ein Begriff"}},
 }
 FRIENDLY: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"fusion": "weighted_rrf"}, {"fusion": {"method": "weighted_rrf"}}),
+    ({"transformationType": "step_back"}, {"transformationType": "stepback"}),
+    ({"fusion": "weightedRRF"}, {"fusion": {"method": "weighted_rrf"}}),
     ({"cache": False}, {"cache": {"enabled": False}}),
     ({"top_k": 8}, {"topK": 8}),
     ({"llm": {"prompts": {"multiQuery": "A"}}}, {"llm": {"prompts": {"multi_query": "A"}}}),

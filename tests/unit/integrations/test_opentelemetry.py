@@ -88,7 +88,7 @@ async def test_spans_of_others_nest_below_ours_and_ours_below_the_callers(
         house.asearch if way == "awaiting" else house.search,
         {**REWRITE, "rerank": {"enabled": True}},
         client=house.amodel if is_async_model else house.model,
-        embed=house.embed,
+        embed_many=house.embed,
         reranker=house.rerank,
     )
     with telemetry.tracer.start_as_current_span("request") as request:

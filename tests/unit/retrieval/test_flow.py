@@ -326,7 +326,7 @@ def test_variants_without_vectors_are_not_searched_and_it_is_told(vectors: Any) 
         return [[1.0]] if QUERY in texts else vectors
 
     qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
-    found = qm.wrap(find, embed=embed).retrieve(QUERY)
+    found = qm.wrap(find, embed_many=embed).retrieve(QUERY)
     assert (searched, len(found.response)) == ([[1.0]], 4)
     assert ("embed", "failed") in [(it.stage, it.reason) for it in found.degradations]
 

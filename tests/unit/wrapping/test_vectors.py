@@ -70,7 +70,9 @@ class Nearest:
 def retrieve(way: Way, embed: Any, config: Any) -> tuple[qtm.Retrieval, Nearest]:
     nearest = Nearest()
     qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
-    wrapped: Any = qm.wrap(nearest.awaited if way.name == "async" else nearest.plain, embed=embed)
+    option = "embed" if isinstance(embed, Embedding) else "embed_many"
+    search = nearest.awaited if way.name == "async" else nearest.plain
+    wrapped: Any = qm.wrap(search, **{option: embed})
     return way.retrieve(wrapped, QUERY), nearest
 
 
@@ -112,6 +114,6 @@ def test_an_embedding_that_fails_for_the_variants_leaves_the_original(way: Way) 
 def test_a_function_of_a_vector_gets_one_also_where_nothing_is_to_be_improved(config: Any) -> None:
     qm, nearest, embed = qtm.QueryMiddleware(config), Nearest(), Embedding().embed
     wanted = nearest.plain(vector(QUERY))
-    wrapped: Any = qm.wrap(nearest.plain, embed=embed)
-    awaited: Any = qm.wrap(nearest.awaited, embed=embed)
+    wrapped: Any = qm.wrap(nearest.plain, embed_many=embed)
+    awaited: Any = qm.wrap(nearest.awaited, embed_many=embed)
     assert wrapped(QUERY) == wrapped(vector(QUERY)) == asyncio.run(awaited(QUERY)) == wanted

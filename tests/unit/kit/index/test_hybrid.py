@@ -242,7 +242,9 @@ PASSAGES: Final = {
     "food": ("Jaco eats dry food twice a day", [0.0, 1.0, 0.0]),
     "vet": ("The vet checks hips heart and teeth", [1.0, 0.0, 0.0]),
 }
-EMBEDDER: Final = CallableEmbedder(lambda texts: [[1.0, 0.1, 0.0] for _ in texts], dimension=3)
+EMBEDDER: Final = CallableEmbedder(
+    lambda texts: [[1.0, 0.1, 0.0] for _ in texts], takes_list=True, dimension=3
+)
 
 
 @pytest.fixture
