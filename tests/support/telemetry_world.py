@@ -41,7 +41,7 @@ class Telemetry:
         self.tracer = self.provider.get_tracer("tests")
 
     def wrap(self, fn: Any, config: Any = None, script: Any = scripted, **given: Any) -> Any:
-        options = {"embed_many": given.pop("embed_many")} if "embed_many" in given else {}
+        options = {name: given.pop(name) for name in ("embed", "embed_many") if name in given}
         given.setdefault("client", ScriptedModel(script, name="small"))
         qm = qtm.QueryMiddleware(
             REWRITE if config is None else config, observers=[self.observer], **given
