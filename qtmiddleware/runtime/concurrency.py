@@ -478,6 +478,12 @@ def run_in_background_loop(awaitable: Awaitable[T], timeout: float = NEVER) -> T
         future.cancel()
 
 
+async def await_in_background_loop(awaitable: Awaitable[T]) -> T:
+    """Run *awaitable* in the background loop, and await its result in the running loop."""
+    future = asyncio.run_coroutine_threadsafe(_await(awaitable), _get_loop())
+    return await asyncio.wrap_future(future)
+
+
 def is_async(function: object) -> bool:
     """Return whether calling *function* returns a coroutine.
 

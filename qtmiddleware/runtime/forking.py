@@ -47,12 +47,12 @@ class MadeOnce(Generic[T]):
                 self._by_process[process] = make()
             return self._by_process[process]
 
-    def close(self) -> None:
-        """Close the object, if there is one. The next use makes a new one."""
+    def close(self) -> Any:
+        """Close the object, if there is one, and return what its method returned."""
         with self._lock:
             made = self._by_process.pop(os.getpid(), None)
-        if (close := getattr(made, "close", None)) is not None:
-            close()
+        close = getattr(made, "close", None)
+        return None if close is None else close()
 
 
 def _reset_all() -> None:

@@ -298,21 +298,9 @@ class Engine:
 
     def close(self) -> None:
         """Close the models and rerankers of all engines. What the user passed stays open."""
-        for part in self._list_made("model", "reranker"):
-            if hasattr(part, "close"):
-                part.close()
-
-    async def aclose(self) -> None:
-        """Close as `close` does, and wait for the running event loop's clients."""
-        for part in self._list_made("model", "reranker"):
-            if hasattr(part, "aclose"):
-                await part.aclose()
-            elif hasattr(part, "close"):
-                part.close()
-
-    def _list_made(self, *kinds: str) -> list[Any]:
-        """Return what was made of these *kinds*, each object once, without the user's reranker."""
         with self._making:
             made = list(self._made.items())
-        parts = {id(part): part for key, part in made if key[0] in kinds}
-        return [part for part in parts.values() if part is not self._reranker]
+        for key, part in made:
+            is_ours = key[0] in ("model", "reranker") and part is not self._reranker
+            if is_ours and part is not self._client and hasattr(part, "close"):
+                part.close()

@@ -27,7 +27,7 @@ from qtmiddleware.retrieval.flow import transform
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.runtime.concurrency import Bulkhead, gather_results
+from qtmiddleware.runtime.concurrency import Bulkhead, gather_results, run_in_thread
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.services import Flow, Services, arun, run
 from qtmiddleware.types import Answer, Transformation
@@ -433,7 +433,7 @@ class QueryMiddleware(CopiedAsItself):
     async def aclose(self) -> None:
         """Close the store and the clients as `close` does, and the running event loop's clients."""
         self._close_all_but_clients()
-        await self.engine.aclose()
+        await run_in_thread(self.engine.close)
 
     def _close_all_but_clients(self) -> None:
         # Closing may take long. Other threads can already open the store again.

@@ -10,10 +10,10 @@ import asyncio
 import inspect
 import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from qtmiddleware.config.settings import LlmSettings
@@ -34,7 +34,11 @@ from qtmiddleware.providers.llms import (
     replies,
 )
 from qtmiddleware.retrieval.fields import read_field
-from qtmiddleware.runtime.concurrency import drive, run_in_background_loop, run_in_thread
+from qtmiddleware.runtime.concurrency import (
+    await_in_background_loop,
+    drive,
+    run_in_background_loop,
+)
 from qtmiddleware.runtime.forking import MadeOnce
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
@@ -60,6 +64,7 @@ _NEEDED: Final = ("model", "messages", "stream", "response_format")
 LEARNED: Final[dict[tuple[str, str], frozenset[str]]] = {}
 
 Piece = str | Reply
+T = TypeVar("T")
 
 
 class OpenAIModel:
@@ -93,12 +98,12 @@ class OpenAIModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if not self._clients.has_sync_client:
-            return run_in_background_loop(self.acomplete(prompt, deadline))
+            return run_in_background_loop(self._acomplete(prompt, deadline))
         return drive(self._complete(self._clients.get_sync_client(), prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
-        return await self._complete(await self._clients.get_async_client(), prompt, deadline)
+        return await self._clients.wait(self._acomplete(prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
         """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
@@ -109,7 +114,7 @@ class OpenAIModel:
         if self._clients.has_sync_client:
             pieces = self._stream(self._clients.get_sync_client(), prompt, deadline)
         else:
-            pieces, wait = self.astream(prompt, deadline), run_in_background_loop
+            pieces, wait = self._astream(prompt, deadline), run_in_background_loop
         try:
             while (piece := wait(anext(pieces, None))) is not None:
                 yield piece
@@ -118,10 +123,12 @@ class OpenAIModel:
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
         """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
-        client = await self._clients.get_async_client()
-        async with aclosing(self._stream(client, prompt, deadline)) as pieces:
-            async for piece in pieces:
+        pieces, wait = self._astream(prompt, deadline), self._clients.wait
+        try:
+            while (piece := await wait(anext(pieces, None))) is not None:
                 yield piece
+        finally:
+            await wait(pieces.aclose())
 
     def warm_up(self) -> None:
         """Load the modules, the prices and the client that the first request needs."""
@@ -133,9 +140,14 @@ class OpenAIModel:
         """Close the clients made here. The next call makes new clients."""
         self._clients.close()
 
-    async def aclose(self) -> None:
-        """Like `close`, but wait until the running event loop's client is closed."""
-        await self._clients.aclose()
+    async def _acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        return await self._complete(self._clients.get_async_client(), prompt, deadline)
+
+    async def _astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
+        client = self._clients.get_async_client()
+        async with aclosing(self._stream(client, prompt, deadline)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     # Over a blocking client, nothing that the next methods await ever suspends.
 
@@ -178,7 +190,9 @@ class OpenAIModel:
         rejected = LEARNED.get((address, self.name), frozenset())
         count = 0
         while True:
-            request = self._build_request(prompt, rejected)
+            shape = next(name for name in _FORMATS if name not in rejected)
+            host = read_host(address)
+            request = build_request(self.name, self._options, prompt, host=host, shape=shape)
             if streams:
                 request |= {"stream": True, "stream_options": {"include_usage": True}}
             for name in rejected:
@@ -200,11 +214,6 @@ class OpenAIModel:
             else:
                 LEARNED[address, self.name] = rejected
                 return answer, count
-
-    def _build_request(self, prompt: Prompt, rejected: Set[str]) -> dict[str, Any]:
-        shape = next(name for name in _FORMATS if name not in rejected)
-        host = read_host(self._clients.address)
-        return build_request(self.name, self._options, prompt, host=host, shape=shape)
 
     def _find_rejected(
         self,
@@ -400,9 +409,9 @@ def read_host(address: str) -> str:
 class Clients:
     """The clients of one service: the user's own, or clients that are made on first use.
 
-    There is one async client per event loop, because a connection belongs to the loop that opened
-    it: the user's async client is copied. A client made here is closed when its loop shuts down.
-    The user's clients are never closed.
+    An async client's connections belong to the event loop that opened them. So an async client made
+    here and the copy of the user's work only in the background loop, for callers in all loops. The
+    user's clients are never closed.
     """
 
     def __init__(self, client: Any, base_url: str | None) -> None:
@@ -411,8 +420,8 @@ class Clients:
         is_async = is_async_client(client)
         self.has_sync_client = client is None or not is_async
         self.has_async_client = client is None or is_async
-        self._made = MadeOnce[Any]()
-        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
+        self._made_sync = MadeOnce[Any]()
+        self._made_async = MadeOnce[Any]()
 
     @property
     def address(self) -> str:
@@ -424,43 +433,30 @@ class Clients:
 
     def get_sync_client(self) -> Any:
         """Return the client for a synchronous call."""
-        return self._user_client or self._made.get(partial(self._make_client, is_async=False))
+        return self._user_client or self._made_sync.get(partial(self._make_client, is_async=False))
 
-    async def get_async_client(self) -> Any:
-        """Return the client for a call in the running event loop.
+    def get_async_client(self) -> Any:
+        """Return the client for work that `wait` awaits.
 
         Raises `ModelError` if there is no API key.
         """
-        if self._user_client is not None and not _can_copy(self._user_client):
+        if self._stays_in_loop:
             return self._user_client
-        loop = asyncio.get_running_loop()
-        client, _ = self._by_loop.get(loop, (None, None))
-        if client is None:
-            # In a thread, because the SDK and the certificates take a second to load.
-            made = await run_in_thread(partial(self._make_client, is_async=True))
-            for known in list(self._by_loop):
-                if known.is_closed():
-                    self._by_loop.pop(known, None)
-            # Another task may have been faster.
-            pair = made, _close_at_shutdown(made)
-            client, lifetime = self._by_loop.setdefault(loop, pair)
-            if client is made:
-                # Started here, so that this loop closes the generator, and with it the client.
-                await anext(lifetime)
-        return client
+        return self._made_async.get(partial(self._make_client, is_async=True))
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """Return the result of *awaitable*, which uses the async client, in the right loop."""
+        return await (awaitable if self._stays_in_loop else await_in_background_loop(awaitable))
+
+    @property
+    def _stays_in_loop(self) -> bool:
+        return self._user_client is not None and not _can_copy(self._user_client)
 
     def close(self) -> None:
-        """Close the clients made here, each in its event loop. The next call makes new clients."""
-        # An event loop closes a generator that nobody refers to any more.
-        self._by_loop = {}
-        self._made.close()
-
-    async def aclose(self) -> None:
-        """Close as `close` does, but wait until the running event loop's client is closed."""
-        _, lifetime = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
-        if lifetime is not None:
-            await lifetime.aclose()
-        self.close()
+        """Close the clients made here. The next call makes new clients."""
+        self._made_sync.close()
+        if (closing := self._made_async.close()) is not None:
+            run_in_background_loop(closing)
 
     def _make_client(self, *, is_async: bool) -> Any:
         address = find_address(self._base_url)
@@ -493,11 +489,3 @@ def _can_copy(client: Any) -> bool:
     # The SDK then uses a class of its own. Without this name, the client is used as it is.
     http_class = type(getattr(client, "_client", None))
     return not is_replaced and http_class.__name__.endswith("HttpxClientWrapper")
-
-
-async def _close_at_shutdown(client: Any) -> AsyncGenerator[None]:
-    """Close *client* when the running event loop shuts down, or when this generator is freed."""
-    try:
-        yield
-    finally:
-        await client.close()
