@@ -11,7 +11,6 @@ import inspect
 import re
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -97,33 +96,31 @@ class OpenAIModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        if not self._clients.has_sync_client:
-            return run_in_background_loop(self._acomplete(prompt, deadline))
-        return drive(self._complete(self._clients.get_sync_client(), prompt, deadline))
+        run, get_client = self._clients.choose_blocking()
+        return run(self._complete(get_client, prompt, deadline))  # type: ignore[no-any-return]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
-        return await self._clients.wait(self._acomplete(prompt, deadline))
+        get_client = self._clients.get_async_client
+        return await self._clients.wait(self._complete(get_client, prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
         """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
 
         Closing the generator closes the connection. Raises `ModelError` on failure.
         """
-        wait: Callable[[Any], Any] = drive
-        if self._clients.has_sync_client:
-            pieces = self._stream(self._clients.get_sync_client(), prompt, deadline)
-        else:
-            pieces, wait = self._astream(prompt, deadline), run_in_background_loop
+        run, get_client = self._clients.choose_blocking()
+        pieces = self._stream(get_client, prompt, deadline)
         try:
-            while (piece := wait(anext(pieces, None))) is not None:
+            while (piece := run(anext(pieces, None))) is not None:
                 yield piece
         finally:
-            wait(pieces.aclose())
+            run(pieces.aclose())
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
         """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
-        pieces, wait = self._astream(prompt, deadline), self._clients.wait
+        wait = self._clients.wait
+        pieces = self._stream(self._clients.get_async_client, prompt, deadline)
         try:
             while (piece := await wait(anext(pieces, None))) is not None:
                 yield piece
@@ -140,31 +137,22 @@ class OpenAIModel:
         """Close the clients made here. The next call makes new clients."""
         self._clients.close()
 
-    async def _acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        return await self._complete(self._clients.get_async_client(), prompt, deadline)
-
-    async def _astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
-        client = self._clients.get_async_client()
-        async with aclosing(self._stream(client, prompt, deadline)) as pieces:
-            async for piece in pieces:
-                yield piece
-
     # Over a blocking client, nothing that the next methods await ever suspends.
 
     async def _complete(
         self,
-        client: Any,
+        get_client: Callable[[], Any],
         prompt: Prompt,
         deadline: Deadline,
     ) -> Reply:
-        answer, count = await self._send(client, prompt, deadline)
+        answer, count = await self._send(get_client(), prompt, deadline)
         return replies.add_cost(replies.read_completion(answer), self.prices, count)
 
     async def _stream(
-        self, client: Any, prompt: Prompt, deadline: Deadline
+        self, get_client: Callable[[], Any], prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[Piece, None]:
         reader = _StreamReader()
-        answer, count = await self._send(client, prompt, deadline, streams=True)
+        answer, count = await self._send(get_client(), prompt, deadline, streams=True)
         try:
             async for chunk in _iterate(answer):
                 if text := reader.read(chunk):
@@ -206,7 +194,7 @@ class OpenAIModel:
                     async with asyncio.timeout(seconds):
                         answer = await answer
             except Exception as error:
-                option = self._find_rejected(error, request)
+                option = _find_rejected(error, request)
                 if not option:
                     raise convert_client_error(error, self._service) from None
                 rejected |= {option}
@@ -214,25 +202,6 @@ class OpenAIModel:
             else:
                 LEARNED[address, self.name] = rejected
                 return answer, count
-
-    def _find_rejected(
-        self,
-        error: Exception,
-        request: Mapping[str, Any],
-    ) -> str:
-        """Return the option or response format that the service rejected; ``""`` if unknown."""
-        parameter = read_body_field(error, "param")
-        if parameter in request and parameter not in _NEEDED:
-            return parameter
-        shape: str = request.get("response_format", {}).get("type", "")
-        if shape and _is_format_rejected(error):
-            return shape
-        # Some services name the option only in their message.
-        words = str(getattr(error, "body", ""))[:2_000]
-        for name in request:
-            if read_status(error) in (400, 422) and name not in _NEEDED and name in words:
-                return name
-        return ""
 
     @property
     def _service(self) -> str:
@@ -311,8 +280,8 @@ def build_request(
     return {name: value for name, value in request.items() if value is not None}
 
 
-def _is_format_rejected(error: Exception) -> bool:
-    """Return whether *error* says that the service does not know the response format.
+def _find_rejected(error: Exception, request: Mapping[str, Any]) -> str:
+    """Return the option or response format that the service rejected; ``""`` if unknown.
 
     If an error with status 400 or 422 says nothing of the cause, the format is a guess, because
     services reject it most often.
@@ -320,13 +289,18 @@ def _is_format_rejected(error: Exception) -> bool:
     status = read_status(error)
     # Some local servers report a rejected response format as a server error.
     if status not in (400, 404, 415, 422, 500, 501):
-        return False
-    parameter = read_body_field(error, "param").lower()
-    words = parameter or str(getattr(error, "body", ""))[:2_000].lower()
-    if _ABOUT_FORMAT.search(words):
-        return True
-    says_cause = parameter or read_body_field(error, "code")
-    return status in (400, 422) and not says_cause
+        return ""
+    parameter = read_body_field(error, "param")
+    words = (parameter or str(getattr(error, "body", ""))[:2_000]).lower()
+    options = [name for name in request if name not in _NEEDED]
+    if parameter in options:
+        return parameter
+    shape: str = request.get("response_format", {}).get("type", "")
+    is_guess = status in (400, 422) and not (parameter or read_body_field(error, "code"))
+    if shape and (is_guess or _ABOUT_FORMAT.search(words)):
+        return shape
+    # Some services name the option only in their message.
+    return next((name for name in options if name in words), "")
 
 
 def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:
@@ -430,6 +404,12 @@ class Clients:
         if self._user_client is None:
             address = find_address(self._base_url) or DEFAULT_ADDRESS
         return str(address).rstrip("/")
+
+    def choose_blocking(self) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
+        """Return what runs a coroutine for a blocking caller, and what gives its client."""
+        if self.has_sync_client:
+            return drive, self.get_sync_client
+        return run_in_background_loop, self.get_async_client
 
     def get_sync_client(self) -> Any:
         """Return the client for a synchronous call."""

@@ -95,18 +95,6 @@ def test_what_is_no_client_is_refused(client: Any) -> None:
     assert caught.value.path == "client"
 
 
-async def test_a_middleware_closes_its_model_at_the_end_of_its_async_block() -> None:
-    closed: list[ScriptedModel] = []
-
-    class Closing(ScriptedModel):
-        async def aclose(self) -> None:
-            closed.append(self)
-
-    async with qtm.QueryMiddleware(client=Closing(scripted)) as qm:
-        await qm.wrap(plain).aretrieve(QUERY)
-    assert len(closed) == 1
-
-
 LIMITS: Final = [
     {"id": "old", "score": 0.9, "text": "The limit is 40 euros.", "metadata": {"year": 2024}},
     {"id": "new", "score": 0.89, "text": "The limit is 50 euros.", "metadata": {"year": 2025}},
