@@ -296,11 +296,12 @@ def _find_rejected(error: Exception, request: Mapping[str, Any]) -> str:
     if parameter in options:
         return parameter
     shape: str = request.get("response_format", {}).get("type", "")
-    is_guess = status in (400, 422) and not (parameter or read_body_field(error, "code"))
+    is_refused = status in (400, 422)
+    is_guess = is_refused and not (parameter or read_body_field(error, "code"))
     if shape and (is_guess or _ABOUT_FORMAT.search(words)):
         return shape
     # Some services name the option only in their message.
-    return next((name for name in options if name in words), "")
+    return next((name for name in options if is_refused and name in words), "")
 
 
 def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:
