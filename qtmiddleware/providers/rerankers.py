@@ -139,10 +139,9 @@ class CrossEncoderReranker:
 class PineconeReranker:
     """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
-    Scores are from 0 to 1. A blank text gets the score 0, and is not sent. *client* is a
-    ``pinecone.Pinecone``; by default one is made on first use with the key from
-    ``PINECONE_API_KEY``. Its exceptions pass through unchanged, for example if there are more texts
-    than the model accepts (100, or 200 with Cohere's).
+    Scores are from 0 to 1. *client* is a ``pinecone.Pinecone``; by default one is made on first use
+    with the key from ``PINECONE_API_KEY``. Its exceptions pass through unchanged, for example if
+    there are more texts than the model accepts (100, or 200 with Cohere's).
     """
 
     provider = "pinecone"
@@ -154,27 +153,21 @@ class PineconeReranker:
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
-        scores = [0.0] * len(texts)
-        positions = [position for position, text in enumerate(texts) if text.strip()]
-        if not positions:
-            return scores
         client = self._user_client or self._own_client.get(_make_client)
         answer = client.inference.rerank(
             model=self.name,
             query=query,
-            documents=[texts[position] for position in positions],
-            top_n=len(positions),
+            documents=list(texts),
+            top_n=len(texts),
             return_documents=False,
             # Cohere's models split long texts themselves.
             parameters=None if self.name.startswith("cohere-") else {"truncate": "END"},
         )
         # Pinecone returns the texts in the order of their scores.
-        ranked = list(answer.data)
-        if sorted(item.index for item in ranked) != list(range(len(positions))):
+        items = sorted(answer.data, key=lambda item: item.index)
+        if [item.index for item in items] != list(range(len(texts))):
             raise ModelError("unparsable", f"Pinecone's {self.name} must return one score per text")
-        for item in ranked:
-            scores[positions[item.index]] = item.score
-        return scores
+        return [item.score for item in items]
 
     def close(self) -> None:
         """Close the client that this reranker made. The next use makes a new client."""

@@ -475,7 +475,7 @@ async def _play(played: Played, manner: str) -> None:
     with suppress(RuntimeError):
         played.task = asyncio.current_task()
     function = make_function(world)
-    embedding = {"embed": aembed if case.way == "async" else embed}
+    embedding = {"embed_many": aembed if case.way == "async" else embed}
     qm = qtm.QueryMiddleware(make_config(case), client=None if case.model == "none" else world)
     wrapped = qm.wrap(function, **(embedding if case.question == "vector" else {}))
     asked = wrapped

@@ -44,16 +44,6 @@ def test_scores_come_in_the_order_of_the_texts(
     )
 
 
-def test_a_blank_text_is_not_sent_and_scores_nothing(
-    world: PineconeWorld, reranker: PineconeReranker
-) -> None:
-    assert reranker.rerank("apple", ["", "apple", " \n"]) == [0.0, 1.0, 0.0]
-    assert len(world.sent("/rerank")[0]["documents"]) == 1
-    assert reranker.rerank("apple", ["", ""]) == [0.0, 0.0]
-    assert reranker.rerank("apple", []) == []
-    assert len(world.sent("/rerank")) == 1
-
-
 @pytest.mark.parametrize(
     "places", [[], [0], [0, 0], [0, 7], [0, -1], [0, 1, 2], [0, 1, 1], [1, 0] * 50_000]
 )
