@@ -236,25 +236,23 @@ def list_fields(value: Any, stops_at: float = inf) -> dict[Any, Any]:
         return {}
     if kind != "object":
         return {}
-    # The models of Pinecone's older SDKs answer to any name, so only declared names count.
-    declared = getattr(class_, "attribute_map", None)
-    attributes = declared if isinstance(declared, dict) else getattr(value, "__dict__", ())
-    return {name: _get_field(value, name) for name in _list_attributes(class_, tuple(attributes))}
+    attributes = tuple(getattr(value, "__dict__", ()))
+    return {name: _read_attribute(value, name) for name in _list_attributes(class_, attributes)}
+
+
+def _read_attribute(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        # A property of the user's class may raise anything.
+        return None
 
 
 def _get_field(holder: Any, name: Any) -> Any:
     """Return the field *name* of *holder*, or the value at a position; ``None`` without one."""
-    class_: Any = type(holder)
-    try:
-        if class_ is dict or isinstance(name, int):
-            return holder[name]
-        kind = _classify(class_)
-        if kind == "mapping":
-            return holder[name]
-        return holder.to_dict().get(name) if kind == "view" else getattr(holder, name, None)
-    except Exception:
-        # The object comes from the user's code, so reading it may raise anything.
-        return None
+    if isinstance(name, int):
+        return holder[name] if _is_list(holder) and len(holder) > name else None
+    return list_fields(holder).get(name)
 
 
 def _get(holder: Any, path: Path) -> Any:
@@ -378,16 +376,11 @@ class _Reader:
         if text is None and metadata_name:
             text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
             text_field = f"metadata.{text_field}"
-        if is_row and inner_name is None:
-            # All texts, because the other rows of a response decide which one is the passage.
-            shown = [
-                str(value)
-                for place, value in enumerate(item)
-                if isinstance(value, str) or (place == 0 and _is_id(value))
-            ]
-            key = "\0".join(shown) or "\0"
-        elif id_:
+        if id_:
             key = id_
+        elif is_row and inner_name is None:
+            # All texts, because the other rows of a response decide which one is the passage.
+            key = "\0" + "\0".join(value for value in item if isinstance(value, str))
         else:
             # Chunks of one document share its id, so the text is a part of the key.
             id_ = _find_string(fields, layout["document_id"])
@@ -414,15 +407,10 @@ def _find_metadata(
     fields: dict[Any, Any], layout: _Layout, stops_at: float
 ) -> tuple[str, dict[Any, Any]]:
     """Return the name of the field with the metadata, and the metadata; ``""`` without one."""
-    empty_name = ""
     for name in layout["metadata"]:
         metadata = fields[name]
-        if metadata and (type(metadata) is dict or isinstance(metadata, Mapping)):
+        if type(metadata) is dict or isinstance(metadata, Mapping):
             return name, list_fields(metadata, stops_at)
-        if metadata is None or isinstance(metadata, Mapping):
-            empty_name = empty_name or name
-    if empty_name:
-        return empty_name, {}
     return "", {name: field for name, field in fields.items() if name not in _NOT_METADATA}
 
 
@@ -613,11 +601,6 @@ def _find_list_path(response: Any) -> Path:
                 return path
         elif path and value is None:
             empty_path = empty_path or path
-    # Chroma always returns the ids of all passages, and texts only on request.
-    if isinstance(response, Mapping) and _is_list(ids := fields.get("ids")):
-        path = _unnest(("ids",), ids)
-        if not any(map(_is_list, _get(fields, path))):
-            return path
     if not empty_path:
         problem = "no list of passages was found in a response of type"
         raise _build_shape_error(response, problem)
@@ -653,7 +636,7 @@ def _find_columns(response: Any, path: Any) -> Mapping[Path, str]:
     if not path or inner not in ([], [0]) or not _is_list(passages):
         return {path: own}
     # Whole passages need no list of texts beside them, but texts and ids do.
-    is_bare = own == "ids" or any(isinstance(item, str) for item in passages[:1])
+    is_bare = any(isinstance(item, str) for item in passages[:1])
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))
