@@ -9,12 +9,12 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.introspection import list_all_keys
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Settings, to_camel_case
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError, WrapError
 from qtmiddleware.protocols import (
     Cache,
@@ -48,18 +48,10 @@ if TYPE_CHECKING:
 MOST_KEPT: Final = 32
 """How many engines for calls that override settings are kept."""
 
-# Keys, and names of groups, that set what the calls of one middleware share.
-_SHARED: Final = frozenset(
-    (
-        "embeddingModel",
-        "embeddingDimensions",
-        "indexPath",
-        "hybrid",
-        "store",
-        "breaker",
-        "budget",
-        "cache.ttlSeconds",
-    )
+# The settings of what the calls of one middleware share.
+_SHARED: Final = (
+    *("embedding_model", "embedding_dimensions", "index_path", "hybrid", "store"),
+    *("breaker", "budget", "cache.ttl_seconds"),
 )
 
 T = TypeVar("T")
@@ -117,13 +109,12 @@ def override_config(config: Config, layers: Layers) -> Config:
     if not layers:
         return config
     overridden = config.overridden(*layers)
-    for key in list_all_keys():
-        is_shared = not {key.name, key.path[0]}.isdisjoint(_SHARED)
-        if is_shared and key.read_value(overridden.settings) != key.read_value(config.settings):
-            message = (
-                f"{key.name} cannot be set for one call; set it in the config of QueryMiddleware"
-            )
-            raise ConfigError(message, path=key.name, source="call")
+    for name in _SHARED:
+        read = attrgetter(name)
+        if read(overridden.settings) != read(config.settings):
+            key = to_camel_case(name)
+            message = f"{key} cannot be set for one call; set it in the config of QueryMiddleware"
+            raise ConfigError(message, path=key, source="call")
     return overridden
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.preprocessing.hidden_characters import escape_json
-from qtmiddleware.preprocessing.text import split_terms
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 from qtmiddleware.wrapping.shadow import count_kept_passages
@@ -92,14 +91,12 @@ class TextWriter:
     def prepare_keywords(self, keywords: str, query: str) -> str:
         """Return a query's *keywords* as they appear in the log. Never raises.
 
-        If *redact* changes the query, only keywords that occur in the redacted query are returned.
-        Keywords are in lower case, and *redact* may miss a name in lower case.
+        Keywords are in lower case, and *redact* may miss a name in lower case. So if *redact*
+        changes the query, there are none.
         """
-        if keywords and self.texts != "none" and (redacted := self.prepare_text(query)) != query:
-            words = {*split_terms(redacted)}
-            kept = [it for it in keywords.split() if words.issuperset(split_terms(it))]
-            keywords = " ".join(kept)
-        return self.prepare_text(keywords) if keywords else ""
+        if not keywords or (self.texts != "none" and self.prepare_text(query) != query):
+            return ""
+        return self.prepare_text(keywords)
 
 
 def build_record(

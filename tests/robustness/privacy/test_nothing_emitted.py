@@ -116,8 +116,8 @@ class Roads:
         self.observed()
 
     def transformed(self) -> None:
-        made = self.tried(lambda: self.middleware.transform([QUERY], history=HISTORY))
-        self.emitted.show(*(made or ()))
+        made = self.tried(lambda: self.middleware.transform(QUERY, history=HISTORY))
+        self.emitted.show(made)
         self.observed()
 
     async def later(self) -> None:
