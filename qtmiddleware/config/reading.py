@@ -124,15 +124,15 @@ def parse_text(hint: Any, text: str) -> Any:
     type_, _, is_nullable = introspection.unwrap(hint)
     if is_nullable and text.strip() in ("", "null"):
         return None
-    # The name of a model or a namespace may be 7.
-    if type_ is str or introspection.list_choices(hint):
-        return text
     if get_origin(type_) is tuple and not text.strip().startswith("["):
         return [word for part in text.split(",") if (word := part.strip())]
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
+    # The name of a model or a namespace may be 7.
+    is_text = type_ is str or bool(introspection.list_choices(hint))
+    return text if is_text and not isinstance(value, str) else value
 
 
 def nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:

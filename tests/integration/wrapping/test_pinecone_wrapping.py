@@ -118,7 +118,7 @@ def test_a_search_with_integrated_embedding_is_wrapped(
 
 
 def test_a_pending_result_is_returned_as_it_is(service: Service, index: Any) -> None:
-    search = qm.wrap(index.query, embed=embed)
+    search = qm.wrap(index.query, embed_many=embed)
     with pytest.warns(qtm.SetupWarning, match="ApplyResult"):
         pending = search(QUERY, async_req=True, **CALL)
     assert type(pending) is type(index.query(vector=[1.0, 2.0], top_k=1, async_req=True))
