@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import warnings
+from concurrent.futures import thread as executor
 from pathlib import Path
 from time import perf_counter, sleep
 from types import FrameType
@@ -115,13 +116,10 @@ class Watch(logging.Handler):
 
 
 def _is_idle(thread: threading.Thread, frames: dict[int, Any]) -> bool:
-    """Whether *thread* is one of the pool's that waits for its next task: that has no frame above the pool's own."""
+    """Whether *thread* waits for its next task: one of the pool's, or of the background loop's that looks up names."""
     frame = frames.get(thread.ident or 0)
-    return (
-        thread.name == "qtmiddleware"
-        and frame is not None
-        and frame.f_code is Bulkhead._wait_for_task.__code__
-    )
+    waits = Bulkhead._wait_for_task.__code__, executor._worker.__code__
+    return frame is not None and frame.f_code in waits
 
 
 def _is_looking_up(frame: FrameType | None) -> bool:
