@@ -203,7 +203,10 @@ _USUAL_NAMES: Final = frozenset(
 
 
 @lru_cache(1_024)
-def _list_attributes(class_: type[Any], names: tuple[str, ...]) -> Sequence[str]:
+def _list_attributes(
+    class_: type[Any],
+    names: tuple[str, ...],
+) -> Sequence[str]:
     """Return the attributes that hold data: *names*, slots, and properties with a usual name."""
     found = dict.fromkeys(names)
     for name, member in getmembers_static(class_):
@@ -404,7 +407,9 @@ class _Reader:
 
 
 def _find_metadata(
-    fields: dict[Any, Any], layout: _Layout, stops_at: float
+    fields: dict[Any, Any],
+    layout: _Layout,
+    stops_at: float,
 ) -> tuple[str, dict[Any, Any]]:
     """Return the name of the field with the metadata, and the metadata; ``""`` without one."""
     for name in layout["metadata"]:
@@ -439,7 +444,10 @@ def _is_document(value: Any) -> bool:
     return bool(_find_string(fields, names))
 
 
-def _find_text(fields: dict[Any, Any], layout: _Layout) -> tuple[str | None, str]:
+def _find_text(
+    fields: dict[Any, Any],
+    layout: _Layout,
+) -> tuple[str | None, str]:
     """Return the text in *fields* and the name of its field; (None, "") without a text."""
     for name in layout["text"]:
         if (text := _join_text(fields.get(name))) is not None:
@@ -693,7 +701,8 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
 
 
 def _build_shape_error(
-    value: Any, problem: str = "no other passages fit in a copy of type"
+    value: Any,
+    problem: str = "no other passages fit in a copy of type",
 ) -> ResponseShapeError:
     """Return the error for *value*, which it names by its type and never quotes."""
     class_ = type(value)
@@ -711,7 +720,10 @@ def has_text(passage: Passage) -> bool:
     return text is not None and (passage.text_field != "" or _has_words(text))
 
 
-def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -> tuple[str, str]:
+def describe_missing_text(
+    passages: Sequence[Passage],
+    text_field: str | None,
+) -> tuple[str, str]:
     """Return why no text was found in *passages*, and the fix, as clauses that quote no value."""
     where = "a common field name" if text_field is None else repr(text_field)
     problem = f"the passages have no text under {where}"

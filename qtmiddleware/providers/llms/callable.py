@@ -38,13 +38,16 @@ class CallableModel:
         self._label = find_function_name(fn)
         self._options = options or LlmSettings()
         # The model's name is part of every cache key.
-        name: Any = getattr(fn, "model_name", None) or getattr(fn, "model", None)
+        name: Any = (
+            getattr(fn, "model_name", None)
+            or getattr(fn, "model", None)
+            or getattr(fn, "keywords", {}).get("model")
+        )
         self._acall: Call
         if (methods := _find_chat_methods(fn)) is not None:
             self._call, self._acall = methods
         else:
             self._call = _bind_prompt(fn)
-            name = getattr(fn, "keywords", {}).get("model")
             self._acall = self._call
             if not is_async(fn):
                 # It may return an awaitable, which must be awaited in the caller's loop.

@@ -13,7 +13,6 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError, explain_client_errors
@@ -259,11 +258,7 @@ def build_request(
     """Return the arguments for ``chat.completions.create`` with the response format *shape*."""
     # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
     name = model.lower().rpartition("/")[2]
-    least = None
-    for pattern, least_effort in _LEAST_EFFORTS.items():
-        if pattern.match(name):
-            least = least_effort
-            break
+    least = next((least for pattern, least in _LEAST_EFFORTS.items() if pattern.match(name)), None)
     effort = least if options.reasoning_effort == "auto" else options.reasoning_effort
     request: dict[str, Any] = {"model": model, "reasoning_effort": effort}
     # OpenAI's reasoning models think unless told not to, and then accept no temperature.
@@ -349,21 +344,12 @@ def _build_schema(field: ReplyField) -> dict[str, Any]:
 
 
 def make_client(*, is_async: bool, address: str | None, **options: Any) -> Any:
-    """Return a new client that follows no redirects, which could send texts to another host."""
+    """Return a new client."""
     import openai
 
-    client: Any = openai.OpenAI
-    connections: Any = openai.DefaultHttpxClient
-    if is_async:
-        client = openai.AsyncOpenAI
-        connections = openai.DefaultAsyncHttpxClient
-    return client(
-        # A user's own server may need no key, but the SDK's client requires one.
-        api_key=read_api_key() or "none",
-        base_url=address,
-        http_client=connections(follow_redirects=False),
-        **options,
-    )
+    client: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
+    # A user's own server may need no key, but the SDK's client requires one.
+    return client(api_key=read_api_key() or "none", base_url=address, **options)
 
 
 def is_async_client(client: Any) -> bool:
@@ -373,12 +359,9 @@ def is_async_client(client: Any) -> bool:
 
 
 def read_host(address: str) -> str:
-    """Return the host of *address*, without path, user or password."""
-    try:
-        host = urlsplit(address).hostname
-    except ValueError:
-        host = None
-    return host or "an unknown host"
+    """Return the host of *address* and its port, without path, user or password."""
+    place = address.partition("://")[2].partition("/")[0]
+    return place.rpartition("@")[2] or "an unknown host"
 
 
 class Clients:
