@@ -123,7 +123,13 @@ class Caller:
         search.embed_seconds = perf_counter() - began
         return vectors[0]
 
-    async def _run_search(self, search: Search, query: Any, top_k: int | None, io: IO) -> Any:
+    async def _run_search(
+        self,
+        search: Search,
+        query: Any,
+        top_k: int | None,
+        io: IO,
+    ) -> Any:
         if not self.function.is_async:
             return await io.blocking(partial(self._block, search, query, top_k))
         with RunningCall(search) as call:

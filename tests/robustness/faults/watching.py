@@ -15,7 +15,7 @@ from time import perf_counter, sleep
 from types import FrameType
 from typing import Any, Final
 
-from qtmiddleware.runtime.concurrency import IDLE_SECONDS, Bulkhead
+from qtmiddleware.runtime.concurrency import IDLE_SECONDS, Bulkhead, run_in_background_loop
 from tests.support.living import tasks_left
 
 DRAIN_SECONDS: Final = 0.8 * IDLE_SECONDS
@@ -46,6 +46,8 @@ class Watch(logging.Handler):
         self.complaints.append(f"asyncio logged: {record.getMessage()}")
 
     def __enter__(self) -> Watch:
+        # The background loop begins with the first call that needs it, and stays.
+        run_in_background_loop(asyncio.sleep(0))
         gc.collect()
         self._threads, self._files = set(threading.enumerate()), open_files()
         # What was asked before and nobody waits for any more is no business of this case.
