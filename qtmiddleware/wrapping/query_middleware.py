@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     ParamSpec,
@@ -30,7 +29,7 @@ from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.concurrency import Bulkhead, run_in_thread
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.services import Flow, arun, run
-from qtmiddleware.types import Answer, Transformation
+from qtmiddleware.types import Transformation
 from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls
 from qtmiddleware.wrapping.calling import Function
 from qtmiddleware.wrapping.engine import (
@@ -47,9 +46,6 @@ from qtmiddleware.wrapping.wrapped import (
     WrappedClassMethod,
     refuse_to_pickle,
 )
-
-if TYPE_CHECKING:
-    from qtmiddleware.answering import AnswerStream
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -312,26 +308,6 @@ class QueryMiddleware(CopiedAsItself):
                     embed=opened.query_embedder,
                 )
             return self._retriever
-
-    def answer(self, question: str, **options: Any) -> Answer:
-        """Return the answer to *question* from the configured store.
-
-        *options* may hold *top_k*, *filter*, *history* and *config*. Raises `ModelError` with the
-        passages found if the model gives no answer.
-        """
-        return self.retriever.answer(question, **options)
-
-    async def aanswer(self, question: str, **options: Any) -> Answer:
-        """Answer *question* as `answer` does, without blocking the running event loop."""
-        return await self.retriever.aanswer(question, **options)
-
-    def stream_answer(self, question: str, **options: Any) -> AnswerStream:
-        """Return a stream of the answer. Iterate over its pieces, then read its ``answer``."""
-        return self.retriever.stream_answer(question, **options)
-
-    def astream_answer(self, question: str, **options: Any) -> AnswerStream:
-        """Return a stream of the answer for ``async for``, without blocking the event loop."""
-        return self.retriever.astream_answer(question, **options)
 
     def preprocess(self, query: str) -> str:
         """Return the keywords that this configuration's rules extract from *query*."""

@@ -249,7 +249,7 @@ def test_a_missing_index_is_told_together_with_the_command_that_makes_it(
         qtm.QueryMiddleware(config, client=ScriptedModel("-"), embedder=embed) as middleware,
         pytest.raises(StoreError, match="ingest"),
     ):
-        middleware.answer(STRATEGY)
+        middleware.retriever.answer(STRATEGY)
 
 
 def test_ingest_needs_no_arguments_and_names_the_files_that_it_cannot_read(

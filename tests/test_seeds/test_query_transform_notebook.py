@@ -438,7 +438,9 @@ def test_the_built_in_stores_scores_are_cosines(middleware: qtm.QueryMiddleware)
 def test_an_answer_tells_question_transformation_context_and_response(
     middleware: qtm.QueryMiddleware, service: Service
 ) -> None:
-    given = middleware.answer(QUESTION, config={"transformationType": "rewrite", **PATIENT})
+    given = middleware.retriever.answer(
+        QUESTION, config={"transformationType": "rewrite", **PATIENT}
+    )
     assert given.text == f"{SHORT} {FACTS[2]} [2]."
     assert (given.retrieval.original_query, given.transformation_type) == (QUESTION, "rewrite")
     assert given.context.startswith("PASSAGE 1:\n")

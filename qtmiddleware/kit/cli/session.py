@@ -120,7 +120,7 @@ class Session:
         try:
             validate_query(question, "query")
             if self._generates:
-                answer = self._middleware.answer(question, **arguments)
+                answer = self._middleware.retriever.answer(question, **arguments)
                 retrieval = answer.retrieval
             else:
                 retrieval = self._middleware.retriever.retrieve(question, **arguments)

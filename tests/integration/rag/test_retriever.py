@@ -73,7 +73,7 @@ def test_the_same_lines_work_on_every_store(
         others = {"source": {"$in": ["brake.txt", "deep/rain.txt"]}}
         matches = qm.retriever.retrieve(QUESTION, filter=others).matches
         assert {match.id for match in matches} == {"brake.txt#0", "deep/rain.txt#0"}
-        answer = qm.answer(QUESTION)
+        answer = qm.retriever.answer(QUESTION)
         assert answer.text == "The battery is empty [1]."
         assert answer.citations[0].match.id == "lamp.md#0"
     assert qtm.ingest(config=config).unchanged == 3
@@ -93,7 +93,7 @@ def test_two_namespaces_with_one_index_path_are_kept_apart(
 
 def test_without_an_index_it_says_how_to_make_one(config: dict[str, Any]) -> None:
     with qtm.QueryMiddleware(config) as qm, pytest.raises(StoreError, match="qtm ingest"):
-        qm.answer(QUESTION)
+        qm.retriever.answer(QUESTION)
     assert not Path(config["indexPath"]).exists()
 
 

@@ -340,7 +340,7 @@ def test_the_own_store_brings_nothing_out(
             found = roads.tried(lambda: retriever.retrieve(QUERY, history=HISTORY))
             if found is not None:
                 emitted.retrieval(found)
-            emitted.show(roads.tried(lambda: roads.middleware.answer(QUERY)))
+            emitted.show(roads.tried(lambda: roads.middleware.retriever.answer(QUERY)))
         (documents / "new.md").write_text(f"New: {PASSAGE}")
         emitted.show(roads.tried(lambda: qtm.ingest(documents, config=contextual)))
 

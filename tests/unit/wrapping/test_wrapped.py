@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from typing import Any, Final
 
@@ -91,18 +90,7 @@ def test_a_query_that_is_passed_on_goes_where_the_function_has_a_place_for_it(qu
 # --- several queries ------------------------------------------------------------------------------
 
 
-def retrieve_many(wrapped: Any, is_async: bool, *args: Any, **kwargs: Any) -> list[qtm.Retrieval]:
-    if is_async:
-        return asyncio.run(wrapped.aretrieve_many(*args, **kwargs))
-    found: list[qtm.Retrieval] = wrapped.retrieve_many(*args, **kwargs)
-    return found
-
-
-both_ways = pytest.mark.parametrize("is_async", [False, True])
-
-
-@both_ways
-def test_what_one_of_them_raises_is_raised_and_no_other_begins(is_async: bool) -> None:
+def test_what_one_of_them_raises_is_raised_and_no_other_begins() -> None:
     begun = []
 
     def broken(query: str) -> list[Any]:
@@ -111,10 +99,10 @@ def test_what_one_of_them_raises_is_raised_and_no_other_begins(is_async: bool) -
 
     wrapped = qtm.QueryMiddleware({"limits": {"maxConcurrency": 2}}).wrap(broken)
     with pytest.raises(ConnectionError):
-        retrieve_many(wrapped, is_async, [str(number) for number in range(50)])
+        wrapped.retrieve_many([str(number) for number in range(50)])
     assert len(begun) < 10
-    with pytest.raises(qtm.InvalidQuery, match="query must be a list of queries"):
-        retrieve_many(wrapped, is_async, "a text")
+    with pytest.raises(qtm.InvalidQuery, match="queries must be a list of texts"):
+        wrapped.retrieve_many("a text")
 
 
 # --- a set-up that nothing can be improved with ---------------------------------------------------
