@@ -609,6 +609,11 @@ def _find_list_path(response: Any) -> Path:
                 return path
         elif path and value is None:
             empty_path = empty_path or path
+    # Chroma always returns the ids of all passages, and texts only on request.
+    if isinstance(response, Mapping) and _is_list(ids := fields.get("ids")):
+        path = _unnest(("ids",), ids)
+        if not any(map(_is_list, _get(fields, path))):
+            return path
     if not empty_path:
         problem = "no list of passages was found in a response of type"
         raise _build_shape_error(response, problem)
@@ -644,7 +649,7 @@ def _find_columns(response: Any, path: Any) -> Mapping[Path, str]:
     if not path or inner not in ([], [0]) or not _is_list(passages):
         return {path: own}
     # Whole passages need no list of texts beside them, but texts and ids do.
-    is_bare = any(isinstance(item, str) for item in passages[:1])
+    is_bare = own == "ids" or any(isinstance(item, str) for item in passages[:1])
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))

@@ -38,11 +38,8 @@ class CallableModel:
         self._label = find_function_name(fn)
         self._options = options or LlmSettings()
         # The model's name is part of every cache key.
-        name: Any = (
-            getattr(fn, "model_name", None)
-            or getattr(fn, "model", None)
-            or getattr(fn, "keywords", {}).get("model")
-        )
+        keywords = getattr(fn, "keywords", {})
+        names = getattr(fn, "model_name", None), getattr(fn, "model", None), keywords.get("model")
         self._acall: Call
         if (methods := _find_chat_methods(fn)) is not None:
             self._call, self._acall = methods
@@ -52,7 +49,7 @@ class CallableModel:
             if not is_async(fn):
                 # It may return an awaitable, which must be awaited in the caller's loop.
                 self._acall = lambda prompt: run_in_thread(partial(self._call, prompt))
-        self.name: str = name if isinstance(name, str) and name else self._label
+        self.name = next((name for name in names if isinstance(name, str) and name), self._label)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` if it cannot be read."""
