@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -72,25 +71,14 @@ class MiddlewareOptions(TypedDict, total=False):
     cache: Cache | None
 
 
-def check_options(
-    caller: Callable[..., Any], options: Mapping[str, Any], known_names: Collection[str]
-) -> None:
-    """Raise `WrapError` if *options* contains a name that *caller* does not accept.
-
-    *known_names* holds the names that *caller* accepts as ``**options``.
-    """
-    unknown = next((name for name in options if name not in known_names), None)
-    if unknown is None:
-        return
-    # Imported here, because most processes never meet an error.
-    from qtmiddleware.config.errors import find_nearest_name
-
-    parameters = inspect.signature(caller).parameters.values()
-    own = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    allowed = sorted({*known_names, *own})
-    nearest = find_nearest_name(unknown, allowed)
-    advice = f"did you mean {nearest}?" if nearest else "its options are " + ", ".join(allowed)
-    raise WrapError(f"{caller.__name__}() has no option {unknown!r}; {advice}")
+def check_options(name: str, options: Iterable[str], known_names: Iterable[str]) -> None:
+    """Raise `WrapError` if one of the *options* of the function *name* is not a known name."""
+    allowed = sorted(known_names)
+    for option in options:
+        if option not in allowed:
+            raise WrapError(
+                f"{name}() has no option {option!r}; its options are {', '.join(allowed)}"
+            )
 
 
 def require_functions(**options: object) -> None:
@@ -168,18 +156,15 @@ class Engine:
         # Building under the lock lets two threads that need the same engine share one.
         with self._overriding:
             known = [it for it in self._overridden if it.settings == config.settings]
-            engine = known[0] if known else self._copy_for(config)
+            engine = known[0] if known else copy(self)
+            if not known:
+                engine._overridden = []
+                for name in ("model", "chat_model"):
+                    vars(engine).pop(name, None)
+                engine._build(config)
             # The engine that was used last comes first.
             others = [other for other in self._overridden if other is not engine]
             self._overridden = [engine, *others[: MOST_KEPT - 1]]
-        return engine
-
-    def _copy_for(self, config: Config) -> Engine:
-        engine = copy(self)
-        engine._overridden = []
-        for name in ("model", "chat_model"):
-            vars(engine).pop(name, None)
-        engine._build(config)
         return engine
 
     def _build(self, config: Config) -> None:
@@ -195,11 +180,8 @@ class Engine:
             _ = self.model, self.chat_model
         self.reranker = self.log = None
         if settings.rerank.enabled:
-            options = settings.rerank
-            self.reranker = self._share(
-                ("reranker", options.model),
-                lambda: make_reranker(self._reranker, settings),
-            )
+            key = "reranker", settings.rerank.model
+            self.reranker = self._share(key, partial(make_reranker, self._reranker, settings))
         if settings.log.path is not None:
             from qtmiddleware.wrapping.query_log import QueryLog
 

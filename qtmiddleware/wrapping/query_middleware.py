@@ -103,7 +103,7 @@ class QueryMiddleware(CopiedAsItself):
     """
 
     def __init__(self, config: ConfigSource = None, **options: Unpack[MiddlewareOptions]) -> None:
-        check_options(type(self), options, MiddlewareOptions.__optional_keys__)
+        check_options("QueryMiddleware", options, MiddlewareOptions.__optional_keys__)
         self._options = options
         self._is_quiet = False
         self.engine = Engine(Config.load(config, origin="QueryMiddleware"), **options)
@@ -186,7 +186,7 @@ class QueryMiddleware(CopiedAsItself):
         Raises:
             WrapError: if no parameter of *fn* can be the query, or if an option is unknown.
         """
-        check_options(self.wrap, options, WrapOptions.__optional_keys__)
+        check_options("wrap", options, WrapOptions.__optional_keys__)
         if isinstance(fn, classmethod | staticmethod):
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
@@ -444,7 +444,7 @@ def middleware(fn: Any = None, /, **options: Any) -> Any:
         WrapError: if an option is unknown, or if *fn* is not a function.
         ConfigError: for invalid settings.
     """
-    check_options(middleware, options, EmbeddingDecoratorOptions.__optional_keys__)
+    check_options("middleware", options, EmbeddingDecoratorOptions.__optional_keys__)
     # `@middleware("auto")` passes the preset in place of the function.
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         raise WrapError(

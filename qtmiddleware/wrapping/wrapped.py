@@ -296,9 +296,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         call = replace(caller.call, page="", model=caller.engine.model)
         return AnswerFlow(call, caller.engine.chat_model, caller.finish_retrieval), caller
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        return Arguments(self._function.binding, (*self._bound_to, *args), kwargs)
-
     def _make_caller(
         self,
         engine: Engine,
@@ -310,7 +307,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     ) -> Caller:
         function, settings = self._function, engine.settings
         binding, learned = function.binding, function.learned
-        arguments = self._bind(args, kwargs)
+        arguments = Arguments(binding, (*self._bound_to, *args), kwargs)
         original, problem = self._find_query_and_problem(arguments)
         top_k, page = None, ""
         # Without a query, nothing shows where the number of passages would be either, and the

@@ -217,7 +217,7 @@ def compare(
         WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
         MissingExtra: ir-measures or scipy is not installed.
     """
-    check_options(compare, options, WrapOptions.__optional_keys__)
+    check_options("compare", options, WrapOptions.__optional_keys__)
     data = _build_dataset(queries, qrels)
     is_wrapped = isinstance(fn, Wrapped)
     if systems is None:

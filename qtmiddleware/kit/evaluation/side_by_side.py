@@ -132,7 +132,7 @@ def ask_systems(
         WrapError: *fn* cannot be wrapped.
         Exception: The exception that *fn* raises on the first question.
     """
-    check_options(ask_systems, options, WrapOptions.__optional_keys__)
+    check_options("ask_systems", options, WrapOptions.__optional_keys__)
     if isinstance(questions, str):
         questions = Question("question", questions)
     listed = [questions] if isinstance(questions, Question) else list(questions)
