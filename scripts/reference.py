@@ -96,7 +96,7 @@ def _read_group(key: Key) -> str:
 def _build_table(group: str, keys: list[Key]) -> str:
     rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
     for key in keys:
-        default = json.dumps(convert_to_json(key.default, key.hint))
+        default = json.dumps(convert_to_json(key.read_value(Settings()), key.hint))
         meaning = next(note for note in unwrap(key.hint)[1] if isinstance(note, str))
         allowed = describe_allowed_values(key.hint)
         variable = f"`{key.environment_variable}`"

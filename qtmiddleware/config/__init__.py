@@ -34,16 +34,6 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     sources: Mapping[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
-    @property
-    def origins(self) -> dict[str, str]:
-        """The origin of each value, by dotted camelCase key.
-
-        An origin is, for example, ``default``, ``environment QTM_TOP_K``, ``file config/x.json``,
-        ``preset auto``, ``--set`` or ``call``. The origin of a mapping names its receiver:
-        ``decorator``, ``QueryMiddleware``, ``reload`` or ``config``.
-        """
-        return {name: origin for name, _, origin in self.rows()}
-
     @classmethod
     def load(
         cls,
@@ -64,7 +54,7 @@ class Config:
                 - `Settings`. The environment variables are not read.
                 - A `Config`, which is returned unchanged.
             environ: The environment variables; by default those of the process.
-            origin: The name for a mapping in error messages and in `origins`.
+            origin: The name for a mapping in error messages and in `rows`.
 
         Raises:
             ConfigError: A setting is wrong, a file cannot be read, or there is no such preset. The
@@ -118,7 +108,12 @@ class Config:
         return tree
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""
+        """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase.
+
+        An origin is, for example, ``default``, ``environment QTM_TOP_K``, ``file config/x.json``,
+        ``preset auto``, ``--set`` or ``call``. The origin of a mapping names its receiver:
+        ``decorator``, ``QueryMiddleware``, ``reload`` or ``config``.
+        """
         from qtmiddleware.config.introspection import convert_to_json, list_all_keys
 
         for key in list_all_keys():

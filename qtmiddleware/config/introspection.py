@@ -23,11 +23,10 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class Key:
-    """One option: its path of field names, annotation and default."""
+    """One option: its path of field names, and its annotation."""
 
     path: tuple[str, ...]
     hint: Any
-    default: Any
 
     @property
     def name(self) -> str:
@@ -53,11 +52,10 @@ def list_all_keys() -> tuple[Key, ...]:
 def _list_keys(group: SettingsGroup, path: tuple[str, ...]) -> Iterator[Key]:
     for name, hint in read_hints(type(group)).items():
         value = getattr(group, name)
-        own_path = (*path, name)
         if isinstance(value, SettingsGroup):
-            yield from _list_keys(value, own_path)
+            yield from _list_keys(value, (*path, name))
         else:
-            yield Key(path=own_path, hint=hint, default=value)
+            yield Key(path=(*path, name), hint=hint)
 
 
 def read_hints(group: Any) -> dict[str, Any]:

@@ -81,8 +81,7 @@ def read_config_file(path: str | os.PathLike[str]) -> Layer:
         raise ConfigError("config must be a path, not the text of a config; pass the mapping")
     source = f"file {name if name.isprintable() else ascii(name)}"
     try:
-        with Path(name).expanduser().open(encoding="utf-8-sig") as file:
-            values = json.load(file)
+        values = json.loads(Path(name).expanduser().read_text("utf-8-sig"))
         problem = "must hold one JSON object, which begins with { and ends with }"
     except FileNotFoundError:
         values, problem = None, f"does not exist (looked from {Path.cwd()})"

@@ -102,10 +102,8 @@ Text = Annotated[str, NOT_EMPTY]
 # Some services expect their keys in the address, but addresses are shown and logged.
 _WITHOUT: Final = "without a user name, password or query"
 Host = Annotated[str, Limit(f" {_WITHOUT}", pattern="^[^@?#]*$")]
-_SCHEME: Final = "^[Hh][Tt][Tt][Pp][Ss]?://"
-Address = Annotated[
-    str, Limit(f" that begins with http:// or https://, {_WITHOUT}", pattern=_SCHEME + "[^@?#]*$")
-]
+_WEB: Final = f" that begins with http:// or https://, {_WITHOUT}"
+Address = Annotated[str, Limit(_WEB, pattern="^[Hh][Tt][Tt][Pp][Ss]?://[^@?#]*$")]
 Count = Annotated[int, Range(1, 10_000)]
 Tokens = Annotated[int, Range(1, 100_000)]
 Milliseconds = Annotated[int, Range(1, 600_000)]
@@ -216,11 +214,7 @@ class LimitSettings(SettingsGroup):
         Range(1, 50),
         "Maximum searches; null is 2 for combined, else one per variant.",
     ] = None
-    max_concurrency: Annotated[
-        int,
-        Range(1, 256),
-        "Maximum concurrent calls per question.",
-    ] = 8
+    max_concurrency: Annotated[int, Range(1, 256), "Maximum concurrent calls per question."] = 8
 
     @property
     def model_seconds(self) -> float:
@@ -258,10 +252,7 @@ class LlmSettings(SettingsGroup):
 class HybridSettings(SettingsGroup):
     """Search by vectors and words together, in the built-in store and in a Pinecone document index."""
 
-    enabled: Annotated[
-        bool,
-        "Whether the store is searched by words too.",
-    ] = False
+    enabled: Annotated[bool, "Whether the store is searched by words too."] = False
     method: Annotated[
         HybridMethod,
         "How both are merged: by min-max scores, or by rank.",
@@ -317,11 +308,7 @@ class AnswerSettings(SettingsGroup):
         "Maximum tokens per answer; null sends no limit.",
     ] = 1_000
     timeout_ms: Annotated[Milliseconds, "Maximum wait for one answer, in ms."] = 60_000
-    context_chars: Annotated[
-        int,
-        Range(100, 10_000_000),
-        "Characters the model sees.",
-    ] = 24_000
+    context_chars: Annotated[int, Range(100, 10_000_000), "Characters the model sees."] = 24_000
     if_unsure: Annotated[Literal["answer", "decline"], "What to do if the retrieval is unsure."] = (
         "answer"
     )
@@ -331,11 +318,7 @@ class CacheSettings(SettingsGroup):
     """The cache of transformations. Search results are never cached."""
 
     enabled: Annotated[bool, "Whether equal questions share one transformation."] = True
-    ttl_seconds: Annotated[
-        int,
-        Range(1, 31_536_000),
-        "Seconds each is kept.",
-    ] = 3_600
+    ttl_seconds: Annotated[int, Range(1, 31_536_000), "Seconds each is kept."] = 3_600
 
 
 class BreakerSettings(SettingsGroup):
@@ -399,11 +382,7 @@ class Settings(SettingsGroup):
         Text,
         "Model that transforms questions.",
     ] = "gpt-6-luna"
-    max_sub_queries: Annotated[
-        int,
-        Range(2, 6),
-        "Maximum sub-queries per question.",
-    ] = 4
+    max_sub_queries: Annotated[int, Range(2, 6), "Maximum sub-queries per question."] = 4
     top_k: Annotated[Count, "Passages that a search of the built-in store returns."] = 4
     shadow: Annotated[
         Share | None,

@@ -49,7 +49,7 @@ TYPES = ("combined", "multi_query", "all")
 def other_value(key: Key) -> Any:
     """A value of *key* that is not its default."""
     type_, notes, _ = unwrap(key.hint)
-    names, default = list_names(key.hint), key.default
+    names, default = list_names(key.hint), key.read_value(Settings())
     if choices := list_choices(key.hint):
         return next(choice for choice in choices if choice != default)
     if type_ is bool:
