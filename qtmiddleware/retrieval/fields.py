@@ -29,7 +29,11 @@ def read_value_at_path(container: Any, path: Sequence[str]) -> Any:
     return None
 
 
-def replace_value_at_path(container: Any, path: Sequence[str], value: Any) -> Any:
+def replace_value_at_path(
+    container: Any,
+    path: Sequence[str],
+    value: Any,
+) -> Any:
     """Return a copy of *container* with *value* at the end of *path*."""
     if not path:
         return value

@@ -419,7 +419,10 @@ def _find_metadata(
     return "", {name: field for name, field in fields.items() if name not in _NOT_METADATA}
 
 
-def _find_string(fields: dict[Any, Any], names: Sequence[str]) -> str | None:
+def _find_string(
+    fields: dict[Any, Any],
+    names: Sequence[str],
+) -> str | None:
     for name in names:
         if (value := fields.get(name)) is not None:
             return str(value) or None
@@ -567,7 +570,10 @@ def find_shape(response: Any) -> Shape:
     return Shape(partial(_read_columns, columns), partial(_rebuild_columns, columns))
 
 
-def _read_columns(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
+def _read_columns(
+    columns: Mapping[Path, str],
+    response: Any,
+) -> Sequence[Any]:
     """Return an item per place in the *columns* of *response*: a dict of the values there.
 
     The items in a single column are whole passages.
@@ -668,7 +674,11 @@ def _find_columns(response: Any, path: Any) -> Mapping[Path, str]:
 # --- copies with another value --------------------------------------------------------------------
 
 
-def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+def _replace(
+    holder: Any,
+    path: Path,
+    change: Callable[[Any], Any],
+) -> Any:
     """Return a copy of *holder* with ``change(value)`` in place of the *value* at *path*."""
     if not path:
         return change(holder)
