@@ -73,7 +73,8 @@ class OpenAIModel:
     - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort they accept.
     - Every request times out at the deadline. A user's client retries as its ``max_retries`` says;
       clients made here do not retry.
-    - If the user gave only an async client, blocking calls run in the background loop.
+    - Only a user's blocking client is called in a blocking caller's thread. Any other client is
+      async, and such a caller waits for the background loop.
 
     *client* is an ``openai`` client; by default, clients are made on first use with the key from
     ``OPENAI_API_KEY``.
@@ -87,7 +88,8 @@ class OpenAIModel:
         self.name = model
         self._options = options or LlmSettings()
         self._clients = Clients(client, self._options.base_url)
-        self.can_async = self._clients.has_async_client
+        self.can_async = not self._clients.is_blocking
+        self._run: Callable[[Any], Any] = drive if not self.can_async else run_in_background_loop
         self.prices = replies.Prices(model, self._options.input_price, self._options.output_price)
 
     def __repr__(self) -> str:
@@ -95,31 +97,27 @@ class OpenAIModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        run, get_client = self._clients.choose_blocking()
-        return run(self._complete(get_client, prompt, deadline))  # type: ignore[no-any-return]
+        return self._run(self._complete(prompt, deadline))  # type: ignore[no-any-return]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
-        get_client = self._clients.get_async_client
-        return await self._clients.wait(self._complete(get_client, prompt, deadline))
+        return await self._clients.wait(self._complete(prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[Piece, None, None]:
         """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
 
         Closing the generator closes the connection. Raises `ModelError` on failure.
         """
-        run, get_client = self._clients.choose_blocking()
-        pieces = self._stream(get_client, prompt, deadline)
+        pieces = self._stream(prompt, deadline)
         try:
-            while (piece := run(anext(pieces, None))) is not None:
+            while (piece := self._run(anext(pieces, None))) is not None:
                 yield piece
         finally:
-            run(pieces.aclose())
+            self._run(pieces.aclose())
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
         """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
-        wait = self._clients.wait
-        pieces = self._stream(self._clients.get_async_client, prompt, deadline)
+        pieces, wait = self._stream(prompt, deadline), self._clients.wait
         try:
             while (piece := await wait(anext(pieces, None))) is not None:
                 yield piece
@@ -129,8 +127,7 @@ class OpenAIModel:
     def warm_up(self) -> None:
         """Load the modules, the prices and the client that the first request needs."""
         replies.find_prices(self.name)
-        if self._clients.has_sync_client:
-            self._clients.get_sync_client()
+        self._clients.get()
 
     def close(self) -> None:
         """Close the clients made here. The next call makes new clients."""
@@ -138,20 +135,13 @@ class OpenAIModel:
 
     # Over a blocking client, nothing that the next methods await ever suspends.
 
-    async def _complete(
-        self,
-        get_client: Callable[[], Any],
-        prompt: Prompt,
-        deadline: Deadline,
-    ) -> Reply:
-        answer, count = await self._send(get_client(), prompt, deadline)
+    async def _complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        answer, count = await self._send(prompt, deadline)
         return replies.add_cost(replies.read_completion(answer), self.prices, count)
 
-    async def _stream(
-        self, get_client: Callable[[], Any], prompt: Prompt, deadline: Deadline
-    ) -> AsyncGenerator[Piece, None]:
+    async def _stream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
         reader = _StreamReader()
-        answer, count = await self._send(get_client(), prompt, deadline, streams=True)
+        answer, count = await self._send(prompt, deadline, streams=True)
         try:
             async for chunk in _iterate(answer):
                 if text := reader.read(chunk):
@@ -167,13 +157,13 @@ class OpenAIModel:
         yield replies.add_cost(reader.make_reply(), self.prices, count)
 
     async def _send(
-        self, client: Any, prompt: Prompt, deadline: Deadline, *, streams: bool = False
+        self, prompt: Prompt, deadline: Deadline, *, streams: bool = False
     ) -> tuple[Any, int]:
         """Send the request, and simpler ones until the service accepts one.
 
         Returns the answer and the number of requests. Raises `ModelError`.
         """
-        address = self._clients.address
+        client, address = self._clients.get(), self._clients.address
         rejected = LEARNED.get((address, self.name), frozenset())
         count = 0
         while True:
@@ -365,21 +355,21 @@ def read_host(address: str) -> str:
 
 
 class Clients:
-    """The clients of one service: the user's own, or clients that are made on first use.
+    """The client of one service: the user's own, or one that is made on first use.
 
     An async client's connections belong to the event loop that opened them. So an async client made
-    here and the copy of the user's work only in the background loop, for callers in all loops. The
-    user's clients are never closed.
+    here and a copy of the user's work only in the background loop, for callers in all loops. The
+    user's client is never closed.
+
+    Attributes:
+        is_blocking: Whether the client is a blocking one of the user's.
     """
 
     def __init__(self, client: Any, base_url: str | None) -> None:
         self._user_client = client
         self._base_url = base_url
-        is_async = is_async_client(client)
-        self.has_sync_client = client is None or not is_async
-        self.has_async_client = client is None or is_async
-        self._made_sync = MadeOnce[Any]()
-        self._made_async = MadeOnce[Any]()
+        self.is_blocking = client is not None and not is_async_client(client)
+        self._made = MadeOnce[Any]()
 
     @property
     def address(self) -> str:
@@ -389,40 +379,25 @@ class Clients:
             address = find_address(self._base_url) or DEFAULT_ADDRESS
         return str(address).rstrip("/")
 
-    def choose_blocking(self) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
-        """Return what runs a coroutine for a blocking caller, and what gives its client."""
-        if self.has_sync_client:
-            return drive, self.get_sync_client
-        return run_in_background_loop, self.get_async_client
-
-    def get_sync_client(self) -> Any:
-        """Return the client for a synchronous call."""
-        return self._user_client or self._made_sync.get(partial(self._make_client, is_async=False))
-
-    def get_async_client(self) -> Any:
-        """Return the client for work that `wait` awaits.
-
-        Raises `ModelError` if there is no API key.
-        """
-        if self._stays_in_loop:
-            return self._user_client
-        return self._made_async.get(partial(self._make_client, is_async=True))
+    def get(self) -> Any:
+        """Return the client for a call; raise `ModelError` if there is no API key."""
+        return self._user_client if self._is_fixed else self._made.get(self._make_client)
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
-        """Return the result of *awaitable*, which uses the async client, in the right loop."""
-        return await (awaitable if self._stays_in_loop else await_in_background_loop(awaitable))
+        """Return the result of *awaitable*, which calls the client, in the client's loop."""
+        return await (awaitable if self._is_fixed else await_in_background_loop(awaitable))
 
     @property
-    def _stays_in_loop(self) -> bool:
-        return self._user_client is not None and not _can_copy(self._user_client)
+    def _is_fixed(self) -> bool:
+        client = self._user_client
+        return client is not None and (self.is_blocking or not _can_copy(client))
 
     def close(self) -> None:
-        """Close the clients made here. The next call makes new clients."""
-        self._made_sync.close()
-        if (closing := self._made_async.close()) is not None:
+        """Close the client made here. The next call makes a new client."""
+        if (closing := self._made.close()) is not None:
             run_in_background_loop(closing)
 
-    def _make_client(self, *, is_async: bool) -> Any:
+    def _make_client(self) -> Any:
         address = find_address(self._base_url)
         if self._user_client is None and not (address or read_api_key()):
             raise ModelError(
@@ -434,7 +409,7 @@ class Clients:
                 connections = sys.modules["openai"].DefaultAsyncHttpxClient()
                 return self._user_client.with_options(http_client=connections)
             # A retry would hide what a busy service says, and the breaker waits for it anyway.
-            client = make_client(is_async=is_async, address=address, max_retries=0)
+            client = make_client(is_async=True, address=address, max_retries=0)
         # The SDK loads these when they are first used.
         _ = client.chat.completions, client.default_headers
         return client
