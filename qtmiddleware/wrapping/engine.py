@@ -25,9 +25,10 @@ from qtmiddleware.protocols import (
     Store,
 )
 from qtmiddleware.providers.llms import (
+    find_address,
     has_language_model,
-    hash_address_and_key,
     make_language_model,
+    read_api_key,
 )
 from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.retrieval.learned import ReplyRelevance
@@ -237,10 +238,10 @@ class Engine:
         # Imported here so that the free tier does not pay for these modules.
         from qtmiddleware.providers.llms.governed import GovernedModel
 
-        # A number that identifies the service's address and the key.
+        # A number that identifies the service's address and the key, which is stored nowhere else.
         account = None
         if self._client is None:
-            account = hash_address_and_key(settings.llm.base_url)
+            account = hash((find_address(settings.llm.base_url), read_api_key()))
         inner = self._share(
             ("model", settings.transformation_model, repr(settings.llm), account),
             lambda: make_language_model(self._client, settings),

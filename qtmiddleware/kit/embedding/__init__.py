@@ -19,7 +19,7 @@ from qtmiddleware.providers.llms import (
     SDK_ADDRESS_VARIABLE,
     read_api_key,
 )
-from qtmiddleware.providers.llms.openai import make_client, read_host
+from qtmiddleware.providers.llms.openai import read_host
 from qtmiddleware.providers.rerankers import cut_text, load_model
 from qtmiddleware.runtime.forking import MadeOnce, make_lock
 
@@ -127,7 +127,10 @@ class OpenAIEmbedder:
                 f" {SDK_ADDRESS_VARIABLE} for a server that needs none"
             )
         with explain_client_errors(EmbeddingError):
-            return make_client(is_async=False, address=self._address)
+            import openai
+
+            # A user's own server may need no key, but the SDK's client requires one.
+            return openai.OpenAI(api_key=read_api_key() or "none", base_url=self._address)
 
 
 class SentenceTransformersEmbedder:

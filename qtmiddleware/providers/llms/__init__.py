@@ -36,12 +36,14 @@ def make_language_model(client: Any, settings: Settings) -> LanguageModel:
     from qtmiddleware.providers.llms import callable as callables
     from qtmiddleware.providers.llms.openai import OpenAIModel
 
-    if isinstance(client, LanguageModel) and not isinstance(client, type):
-        return client
-    if client is None or is_client(client):
-        return OpenAIModel(settings.transformation_model, settings.llm, client=client)
-    if callables.accepts(client):
-        return callables.CallableModel(client, settings.llm)
+    completions = getattr(getattr(client, "chat", None), "completions", None)
+    if not isinstance(client, type):
+        if isinstance(client, LanguageModel):
+            return client
+        if client is None or hasattr(completions, "create"):
+            return OpenAIModel(settings.transformation_model, settings.llm, client=client)
+        if callables.accepts(client):
+            return callables.CallableModel(client, settings.llm)
     raise ConfigError(
         f"client must be {_ALLOWED}, not {type(client).__name__}",
         path="client",
@@ -64,15 +66,3 @@ def find_address(base_url: str | None) -> str | None:
     for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE):
         base_url = base_url or os.environ.get(name, "").strip()
     return base_url or None
-
-
-def hash_address_and_key(base_url: str | None) -> int:
-    """Return a hash of the address and the key that new clients use."""
-    # A hash, so that the key itself is stored nowhere else.
-    return hash((find_address(base_url), read_api_key()))
-
-
-def is_client(candidate: Any) -> bool:
-    """Return whether *candidate* is an ``openai`` client."""
-    completions = getattr(getattr(candidate, "chat", None), "completions", None)
-    return hasattr(completions, "create") and not isinstance(candidate, type)

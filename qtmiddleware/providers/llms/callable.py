@@ -75,8 +75,7 @@ class CallableModel:
 
 def accepts(candidate: Any) -> bool:
     """Return whether *candidate* is a chat model or a function."""
-    is_model = callable(candidate) or _find_chat_methods(candidate) is not None
-    return is_model and not isinstance(candidate, type)
+    return callable(candidate) or _find_chat_methods(candidate) is not None
 
 
 def _make_messages(prompt: Prompt) -> list[dict[str, str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -333,21 +332,6 @@ def _build_schema(field: ReplyField) -> dict[str, Any]:
 # --- clients -------------------------------------------------------------------------------------
 
 
-def make_client(*, is_async: bool, address: str | None, **options: Any) -> Any:
-    """Return a new client."""
-    import openai
-
-    client: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
-    # A user's own server may need no key, but the SDK's client requires one.
-    return client(api_key=read_api_key() or "none", base_url=address, **options)
-
-
-def is_async_client(client: Any) -> bool:
-    """Return whether *client* is an instance of a class whose name begins with ``Async``."""
-    # A check by class would import the SDK, and would miss wrappers and test doubles.
-    return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
-
-
 def read_host(address: str) -> str:
     """Return the host of *address* and its port, without path, user or password."""
     place = address.partition("://")[2].partition("/")[0]
@@ -368,7 +352,10 @@ class Clients:
     def __init__(self, client: Any, base_url: str | None) -> None:
         self._user_client = client
         self._base_url = base_url
-        self.is_blocking = client is not None and not is_async_client(client)
+        # A check by class would import the SDK, and would miss wrappers and test doubles.
+        names = [class_.__name__ for class_ in type(client).__mro__]
+        is_async = any(name.startswith("Async") for name in names)
+        self.is_blocking = client is not None and not is_async
         self._made = MadeOnce[Any]()
 
     @property
@@ -404,12 +391,16 @@ class Clients:
                 "unauthorized",
                 f"the key is missing: set {KEY_VARIABLE}, or llm.baseUrl for a server without keys",
             )
+        import openai
+
         with explain_client_errors(partial(ModelError, "unavailable")):
             if self._user_client is not None:
-                connections = sys.modules["openai"].DefaultAsyncHttpxClient()
+                connections = openai.DefaultAsyncHttpxClient()
                 return self._user_client.with_options(http_client=connections)
+            # A user's own server may need no key, but the SDK's client requires one.
+            key = read_api_key() or "none"
             # A retry would hide what a busy service says, and the breaker waits for it anyway.
-            client = make_client(is_async=True, address=address, max_retries=0)
+            client = openai.AsyncOpenAI(api_key=key, base_url=address, max_retries=0)
         # The SDK loads these when they are first used.
         _ = client.chat.completions, client.default_headers
         return client
