@@ -51,7 +51,7 @@ def rewrites(retrieval: qtm.Retrieval) -> list[str]:
 
 def client_of(qm: qtm.QueryMiddleware) -> Any:
     inner: Any = qm.engine.model
-    return inner.inner._clients.get_sync_client()
+    return inner.inner._clients.get()
 
 
 # --- what follows ---------------------------------------------------------------------------------
