@@ -184,7 +184,7 @@ class Trace:
         self.notes.append((subject, detail))
 
     def record_usage(
-        self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
+        self, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
     ) -> None:
         """Add model calls, their tokens and their cost, which stays ``None`` once it is unknown."""
         self.llm_calls += calls

@@ -28,7 +28,6 @@ from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.flow import retrieve
-from qtmiddleware.retrieval.transform_stage import record_cost
 from qtmiddleware.runtime.concurrency import IO, Bulkhead, Outcome, Threads, drive, make_async_io
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Searcher, Services
@@ -189,7 +188,7 @@ class AnswerFlow:
                     trace = retrieval.trace
                     if draft is not None:
                         # Nobody knows what the model call cost.
-                        trace.record_usage(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
+                        trace.record_usage(1, 0, 0, None)
                     trace.record_stage("answer", 0.0, "skipped", "closed")
                     self._complete(retrieval)
                 raise
@@ -353,11 +352,11 @@ class AnswerFlow:
             # A call that had begun has cost something, but nobody knows how much.
             cost = 0.0 if error.is_free else None
             calls = int(error.was_asked)
-            trace.record_usage(calls=calls, input_tokens=0, output_tokens=0, cost_usd=cost)
+            trace.record_usage(calls, 0, 0, cost)
             trace.record_stage(mode, outcome.seconds, "failed", error.reason, began=began)
             return error
         reply = outcome.get()
-        record_cost(trace, reply)
+        trace.record_usage(reply.calls, reply.input_tokens, reply.output_tokens, reply.cost_usd)
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")
         trace.record_stage(mode, outcome.seconds, *status, began=began)
         # The marker that says that there is no answer is something.

@@ -461,6 +461,15 @@ def _scale_scores(scores: Sequence[Any]) -> list[float]:
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
 
 
+def make_scores_strictly_decreasing(scores: Sequence[float]) -> list[float]:
+    """Sort *scores*, highest first, and lower equal ones by about a millionth."""
+    falling: list[float] = []
+    for score in sorted(scores, reverse=True):
+        below = falling[-1] - max(1e-6 * abs(falling[-1]), 1e-9) if falling else score
+        falling.append(min(score, below))
+    return falling
+
+
 def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 

@@ -12,6 +12,7 @@ from qtmiddleware.retrieval.fusion import (
     FusedList,
     FusedPassage,
     FusionResult,
+    make_scores_strictly_decreasing,
 )
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -143,15 +144,6 @@ def _choose_passages(
         _Passage(passage.key, passage.passage, score, passage.sources, passage.passage.item)
         for passage, score in zip(chosen, scores, strict=True)
     ]
-
-
-def make_scores_strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """Sort *scores*, highest first, and lower equal ones by about a millionth."""
-    falling: list[float] = []
-    for score in sorted(scores, reverse=True):
-        below = falling[-1] - max(1e-6 * abs(falling[-1]), 1e-9) if falling else score
-        falling.append(min(score, below))
-    return falling
 
 
 def _show_question_scores(passages: Sequence[_Passage], question_ranking: Ranking) -> None:

@@ -15,7 +15,7 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.history import is_new_topic
 from qtmiddleware.retrieval.signals import measure_leading_coverage
 from qtmiddleware.retrieval.state import State
-from qtmiddleware.runtime.cache import follow_flight, hash_key
+from qtmiddleware.runtime.cache import follow_flight
 from qtmiddleware.runtime.concurrency import Outcome
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.transforms import (
@@ -32,7 +32,6 @@ from qtmiddleware.types import (
     Decision,
     Degradation,
     Message,
-    Trace,
     Transformation,
 )
 
@@ -181,7 +180,7 @@ class TransformStage:
         shared, problems = self._cache.shared, self._state.degradations
         if shared is None or self._key is None:
             return None
-        texts = await shared.read(services.io, hash_key(self._key), deadline, problems)
+        texts = await shared.read(services.io, self._key, deadline, problems)
         if texts is None:
             return None
         fields = [field for prompt in self._prompts for field in prompt.fields]
@@ -199,14 +198,8 @@ class TransformStage:
             return
         self._cache.put(self._key, texts)
         if (shared := self._cache.shared) is not None:
-            await shared.write(
-                services.io,
-                hash_key(self._key),
-                texts,
-                self._call.settings.cache.ttl_seconds,
-                deadline,
-                self._state.degradations,
-            )
+            problems = self._state.degradations
+            await shared.write(services.io, self._key, texts, deadline, problems)
 
     def _record_skipped_model_call(self, reason: str) -> None:
         """Record in the trace that the model was not asked, and the one-word *reason*."""
@@ -227,9 +220,12 @@ class TransformStage:
             stage, status, reason = f"transform.{prompt.mode}", "ok", ""
             error = self._find_error(outcome)
             if error is None:
-                record_cost(self._trace, outcome.get())
+                reply = outcome.get()
+                self._trace.record_usage(
+                    reply.calls, reply.input_tokens, reply.output_tokens, reply.cost_usd
+                )
                 try:
-                    transformations.append(parse_transformation(prompt, outcome.get()))
+                    transformations.append(parse_transformation(prompt, reply))
                 except ModelError as unusable:
                     self._trace.notes.extend(unusable.notes)
                     error = unusable
@@ -264,9 +260,7 @@ class TransformStage:
         if error.was_asked:
             # The model was asked, so the call cost something. Unless it is known to be free, the
             # amount is unknown.
-            self._trace.record_usage(
-                calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None
-            )
+            self._trace.record_usage(1, 0, 0, 0.0 if error.is_free else None)
         return error
 
     def _repair_or_drop_texts(
@@ -320,14 +314,4 @@ def build_cache_key(
         query,
         tuple((message.role, message.content) for message in history),
         tuple(glossary_terms),
-    )
-
-
-def record_cost(trace: Trace, reply: Reply) -> None:
-    """Add the calls, tokens and cost of *reply* to *trace*."""
-    trace.record_usage(
-        calls=reply.calls,
-        input_tokens=reply.input_tokens,
-        output_tokens=reply.output_tokens,
-        cost_usd=reply.cost_usd,
     )

@@ -118,11 +118,11 @@ class SharedCache:
     """A cache that several processes share.
 
     A question waits at most `MAX_SECONDS`, and a quarter of the time that is left for the model.
-    After a failure or a late call, no question uses the cache for *pause_seconds*. Problems are
-    added to *degradations*.
+    After a failure or a late call, no question uses the cache for *pause_seconds*. An entry stays
+    for *ttl_seconds*. Problems are added to *degradations*.
     """
 
-    def __init__(self, cache: Cache, pause_seconds: float) -> None:
+    def __init__(self, cache: Cache, ttl_seconds: int, pause_seconds: float) -> None:
         if not (callable(getattr(cache, "get", None)) and callable(getattr(cache, "set", None))):
             raise ConfigError(
                 "cache= must be an object with get(key) and set(key, value, seconds), not"
@@ -130,29 +130,31 @@ class SharedCache:
                 path="cache",
             )
         self._cache = cache
-        self.pause_seconds = pause_seconds
+        self._ttl_seconds = ttl_seconds
+        self._pause_seconds = pause_seconds
         self._paused_until = 0.0
 
     async def read(
-        self, io: IO, key: str, deadline: Deadline, degradations: list[Degradation]
+        self, io: IO, key: Hashable, deadline: Deadline, degradations: list[Degradation]
     ) -> Transformation | None:
         """Return what is stored under *key*: ``None`` for nothing, empty if it is unreadable."""
-        value = await self._call(io, partial(self._cache.get, key), deadline, degradations)
-        return None if value is None else _decode_transformation(value, key)
+        name = _hash_key(key)
+        value = await self._call(io, partial(self._cache.get, name), deadline, degradations)
+        return None if value is None else _decode_transformation(value, name)
 
     async def write(
         self,
         io: IO,
-        key: str,
+        key: Hashable,
         transformation: Transformation,
-        ttl_seconds: int,
         deadline: Deadline,
         degradations: list[Degradation],
     ) -> None:
-        """Store *transformation* under *key* for *ttl_seconds*."""
+        """Store *transformation* under *key*."""
         # With its key, as a cache that mixes keys up would answer another question.
-        value = json.dumps({"key": key, **asdict(transformation)})
-        call = partial(self._cache.set, key, value, ttl_seconds)
+        name = _hash_key(key)
+        value = json.dumps({"key": name, **asdict(transformation)})
+        call = partial(self._cache.set, name, value, self._ttl_seconds)
         await self._call(io, call, deadline, degradations)
 
     async def _call(
@@ -171,23 +173,23 @@ class SharedCache:
         (outcome,) = await io.gather([work], deadline.sooner(seconds), 1)
         if outcome.has_succeeded:
             return outcome.value
-        self._paused_until = monotonic() + self.pause_seconds
+        self._paused_until = monotonic() + self._pause_seconds
         degradations.append(Degradation("cache", outcome.reason, outcome.detail))
         return None
 
 
-def hash_key(cache_key: Hashable) -> str:
+def _hash_key(cache_key: Hashable) -> str:
     """Return the key of *cache_key* in a shared cache, which hides the question in it."""
     import hashlib
 
     return "qtm:" + hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _decode_transformation(value: Any, key: str) -> Transformation:
+def _decode_transformation(value: Any, name: str) -> Transformation:
     try:
         fields = json.loads(value)
         transformation: Transformation = _build_adapter().validate_python(fields)
-        return transformation if fields["key"] == key else NOTHING
+        return transformation if fields["key"] == name else NOTHING
     except (LookupError, TypeError, ValueError, RecursionError):
         return NOTHING
 

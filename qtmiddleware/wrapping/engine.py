@@ -132,11 +132,11 @@ class Engine:
         self.clock = options.get("clock")
         require_functions(on_retrieval=self.hook, fuse=self.fuse, clock=self.clock)
         self.observation = make_root_observation(options.get("observers", ()))
-        shared = options.get("cache")
-        seconds = config.settings.breaker.seconds
-        self.cache = TransformationCache(
-            config.settings.cache, None if shared is None else SharedCache(shared, seconds)
-        )
+        cache, shared = options.get("cache"), None
+        if cache is not None:
+            seconds = config.settings.cache.ttl_seconds, config.settings.breaker.seconds
+            shared = SharedCache(cache, *seconds)
+        self.cache = TransformationCache(config.settings.cache, shared)
         self.bulkhead = Bulkhead()
         self.sampler = LogSampler()
         self.shadow_runs = ShadowRuns()
