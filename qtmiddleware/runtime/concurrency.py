@@ -221,12 +221,13 @@ class Job(Generic[T]):
         if next(self._endings):
             return
         self.ending = ending
-        for report in self._reports:
-            report(ending)
+        # Before the reports, which end what the task waits for: it is cancelled, it has not failed.
         if self.task is not None:
             # The call may be abandoned in another thread, or after its loop was closed.
             with suppress(RuntimeError):
                 self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+        for report in self._reports:
+            report(ending)
         self._send(Outcome(late=True))
 
     def finish(self, outcome: Outcome[T]) -> None:
@@ -363,9 +364,16 @@ class IO(ABC):
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make the blocking *call* and return its result, without blocking asyncio's loop."""
 
-    @abstractmethod
     async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
         """Call a user's *function*, asynchronous or not; an awaitable may take *seconds* to end."""
+        is_awaited = self.has_loop and is_async(function)
+        result = function() if is_awaited else await self.blocking(function)
+        if not inspect.isawaitable(result):
+            return result
+        if not self.has_loop:
+            return run_in_background_loop(result, seconds)
+        async with asyncio.timeout(None if seconds == NEVER else seconds):
+            return await result
 
     @abstractmethod
     def launch(self, work: Work[T], job: Job[T], bulkhead: Bulkhead) -> None:
@@ -527,11 +535,6 @@ class Threads(IO):
         """Make *call* in this thread."""
         return call()
 
-    async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
-        """Call *function* in this thread; an awaitable runs in the background loop."""
-        result = function()
-        return run_in_background_loop(result, seconds) if inspect.isawaitable(result) else result
-
     def launch(self, work: Work[T], job: Job[T], bulkhead: Bulkhead) -> None:
         """Begin *work* in a thread of *bulkhead*."""
         job.start_thread(work, bulkhead, self._context.copy())
@@ -552,14 +555,6 @@ class Tasks(IO):
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in a thread and await its end."""
         return await run_in_thread(call)
-
-    async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
-        """Call *function*, in a thread if it is not asynchronous."""
-        result = function() if is_async(function) else await run_in_thread(function)
-        if not inspect.isawaitable(result):
-            return result
-        async with asyncio.timeout(None if seconds == NEVER else seconds):
-            return await result
 
     def launch(self, work: Work[T], job: Job[T], bulkhead: Bulkhead) -> None:
         """Begin *work* in a task."""
