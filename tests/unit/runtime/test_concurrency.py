@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -106,3 +107,24 @@ def test_waiting_without_a_deadline_asks_the_loop_for_no_infinite_time() -> None
 
     with asyncio.Runner(loop_factory=FiniteLoop) as runner:
         assert runner.run(start()) == "done"
+
+
+def test_what_waits_for_a_thread_at_the_deadline_is_cancelled_and_has_not_failed() -> None:
+    ends: list[type[BaseException]] = []
+    release = threading.Event()
+
+    async def start() -> list[Outcome[Any]]:
+        io = Tasks(Bulkhead())
+
+        async def wait() -> None:
+            try:
+                await io.blocking(lambda: release.wait(PATIENCE))
+            except BaseException as error:
+                ends.append(type(error))
+                raise
+
+        return await io.gather([wait], Deadline.after(0.02), 1)
+
+    (outcome,) = asyncio.run(start())
+    release.set()
+    assert (outcome.late, ends) == (True, [asyncio.CancelledError])
