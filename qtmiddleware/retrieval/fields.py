@@ -76,6 +76,11 @@ def copy_with(holder: Any, new: Mapping[str, Any]) -> Any:
 
 def _copy_object(holder: Any, new: Mapping[str, Any]) -> Any:
     attributes = getattr(holder, "__dict__", {})
+    if isinstance(data := attributes.get("_data_store"), dict):
+        # The copy module cannot copy the models of Pinecone's SDK before version 9.
+        copied = object.__new__(type(holder))
+        vars(copied).update(attributes, _data_store={**data, **new})
+        return copied
     copied = copy.copy(holder)
     if copied is holder or (attributes and vars(copied) is attributes):
         raise TypeError(f"{type(holder).__name__} cannot be copied")

@@ -239,8 +239,11 @@ def list_fields(value: Any, stops_at: float = inf) -> dict[Any, Any]:
         return {}
     if kind != "object":
         return {}
-    attributes = tuple(getattr(value, "__dict__", ()))
-    return {name: _read_attribute(value, name) for name in _list_attributes(class_, attributes)}
+    # The models of Pinecone's SDK before version 9 answer to any name. They declare their fields.
+    declared = getattr(class_, "attribute_map", None)
+    attributes = declared if isinstance(declared, dict) else getattr(value, "__dict__", ())
+    names = _list_attributes(class_, tuple(attributes))
+    return {name: _read_attribute(value, name) for name in names}
 
 
 def _read_attribute(holder: Any, name: str) -> Any:
@@ -659,7 +662,8 @@ def _find_columns(response: Any, path: Any) -> Mapping[Path, str]:
     columns: dict[Path, str] = {}
     for name in lists:
         values: Any = _get(lists, (name, *inner))
-        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
+        # An object may answer to any name, so its class is asked.
+        if isinstance(values, str | bytes | Mapping) or not hasattr(type(values), "__len__"):
             continue
         if len(values) != len(passages):
             continue

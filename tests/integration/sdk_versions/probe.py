@@ -1,4 +1,4 @@
-"""Searches and keeps passages in the Pinecone at argv[1] by one version of its client; reports as JSON what came of it.
+"""Searches in the Pinecone at argv[1] by one version of its client, and with "keep" keeps passages; reports as JSON.
 
 Run in a process of its own, in which that client is found first.
 """
@@ -40,28 +40,33 @@ def report(search: Any, *, embed_many: Any = None, **call: Any) -> dict[str, Any
     }
 
 
-def main(url: str) -> dict[str, Any]:
+def search(url: str) -> dict[str, Any]:
     client = Pinecone(api_key="k", host=url)
-    store = open_pinecone(
-        StoreSettings(kind="pinecone", index="dense"), embedding_model="a-model", dimension=3
-    )
-    store.write(zip(PASSAGES, VECTORS, strict=True))
+    dense = client.Index(host=f"{url}/i/dense")
+    vectors = [
+        {"id": one.id, "values": vector, "metadata": {"text": one.text}}
+        for one, vector in zip(PASSAGES, VECTORS, strict=True)
+    ]
+    dense.upsert(vectors=vectors)
     query = {"vector": QUESTION, "top_k": 2, "include_metadata": True}
     records = {"namespace": "docs", "query": {"inputs": {"text": QUESTION}, "top_k": 2}}
-    found = {
+    return {
         "version": version("pinecone"),
-        "query": report(
-            client.Index(host=f"{url}/i/dense").query,
-            embed_many=lambda texts: [VECTORS[0] for _ in texts],
-            **query,
-        ),
+        "query": report(dense.query, embed_many=lambda texts: [VECTORS[0] for _ in texts], **query),
         "search": report(client.Index(host=f"{url}/i/texts").search, **records),
-        "filter": [one["id"] for one in store.search(VECTORS[0], 2, filter={"n": 1})],
-        "rerank": PineconeReranker("bge-reranker-v2-m3").rerank("lamp", ["a lamp", "b"]),
     }
+
+
+def keep() -> dict[str, Any]:
+    store = open_pinecone(
+        StoreSettings(kind="pinecone", index="kept"), embedding_model="a-model", dimension=3
+    )
+    store.write(zip(PASSAGES, VECTORS, strict=True))
+    filtered = [one["id"] for one in store.search(VECTORS[0], 2, filter={"n": 1})]
     store.write((), delete=["b"])
-    return {**found, "count": store.count()}
+    scores = PineconeReranker("bge-reranker-v2-m3").rerank("lamp", ["a lamp", "b"])
+    return {"filter": filtered, "rerank": scores, "count": store.count()}
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])))
+    print(json.dumps({**search(sys.argv[1]), **(keep() if "keep" in sys.argv else {})}))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, make_dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -77,6 +77,33 @@ class Named(NamedTuple):
     id: str
     text: str
     distance: float
+
+
+class OpenApiModel:
+    """As Pinecone's SDK before version 9: any name can be read, and a class declares a few."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__["_data_store"] = values
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["_data_store"].get(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__["_data_store"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__["_data_store"])
+
+
+class OpenApiResponse(OpenApiModel):
+    attribute_map: ClassVar = {"matches": "matches", "namespace": "namespace"}
+
+
+class OpenApiMatch(OpenApiModel):
+    attribute_map: ClassVar = {"id": "id", "score": "score", "metadata": "metadata"}
 
 
 class DictRow(list[Any]):
@@ -235,6 +262,13 @@ SHAPES: dict[str, Case] = {
             usage=SearchUsage(read_units=6),
         ),
     ),
+    "query, of older SDKs": holding(
+        "matches",
+        lambda: OpenApiResponse(
+            matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})),
+            namespace="ns",
+        ),
+    ),
     "an assistant's context": holding("snippets", assistant_context, NONE),
     # other services
     "OpenAI's vector stores": holding(
@@ -328,7 +362,7 @@ def repr_deeply(value: Any) -> str:
     if isinstance(value, PineconeDocument):
         return repr(value.to_dict())
     held = getattr(value, "__dict__", None)
-    if held and not isinstance(value, Chunk):
+    if held and not isinstance(value, OpenApiModel | Chunk):
         return f"{type(value)}{ {name: repr_deeply(inner) for name, inner in held.items()} }"
     return repr(value)
 
