@@ -34,6 +34,7 @@ CASES = [
         [("name", "Dr. Will Kirby"), ("name", "St. Will"), ("name", "Kent")],
     ),
     ("Can I work w/o a license, or w/out a visa?", [("negation", "w/o"), ("negation", "w/out")]),
+    ("What does Dr. Wong do?", [("name", "Dr. Wong")]),
     ("Ask the Dr. What does J. Mason need?", [("name", "Dr"), ("name", "J. Mason")]),
     ('who said "to be or not to be"?', [("quote", "to be or not to be")]),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,6 +173,13 @@ def test_a_budget_without_room_leaves_the_next_call_to_try(clock: Clock) -> None
     for _ in range(2):
         with pytest.raises(ModelError, match=r"budget\.maxTokens"):
             model.complete(PROMPT, Deadline.after(60))
+
+
+def test_a_character_of_chinese_is_a_token_where_the_reply_tells_of_none() -> None:
+    governed = Governed(Reply("fine"))
+    prompt = replace(PROMPT, system="", user="猫" * 300, max_tokens=100)
+    governed.model.complete(prompt, Deadline.after(60))
+    assert governed.tokens == 300 + 100
 
 
 def test_a_stream_may_be_an_iterator_that_cannot_be_closed() -> None:
