@@ -58,6 +58,11 @@ def test_the_passage_with_the_words_as_asked_is_first(
     assert wrap([wrong, right])(question)[0]["text"] == right
 
 
+def test_the_beginning_of_a_long_text_is_read() -> None:
+    found = wrap(["Notes. " * 200_000, f"The invoice. {'Notes. ' * 200_000}"]).retrieve("invoice?")
+    assert (found.matches[0].id, found.status) == ("1", "full")
+
+
 def test_a_version_in_the_metadata_outweighs_a_word_and_the_explanation_says_so() -> None:
     texts = ["We changed the login.", "Rounding, in 3 or 4 steps.", "New export."]
     versions = [{"version": number} for number in ("2.0.1", "4.3.1", "3.4.1")]
