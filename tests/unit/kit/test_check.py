@@ -102,7 +102,11 @@ HELPED: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str]
     "a vector": (
         by_vector,
         {"embed": embed},
-        {"query": "embedded as 3 numbers, passed in `vector`", "order": "does not change"},
+        {
+            "query": "embedded as 3 numbers, passed in `vector`",
+            "text": "have a text, in `metadata.text`",
+            "order": "does not change",
+        },
     ),
     "texts": (
         texts,

@@ -58,6 +58,19 @@ def test_the_passage_with_the_words_as_asked_is_first(
     assert wrap([wrong, right])(question)[0]["text"] == right
 
 
+def test_in_a_whole_collection_words_decide_between_close_passages_alone() -> None:
+    def find_first(score: float) -> str:
+        rows = [
+            {"id": "a", "score": 0.9, "text": "Jaco health"},
+            {"id": "b", "score": score, "text": "Jaco health concerns"},
+            {"id": "c", "score": 0.2, "text": "The fee"},
+        ]
+        search = qtm.middleware(lambda query, top_k=2: rows[:top_k])
+        return search("Does Jaco have health concerns?")[0]["id"]
+
+    assert [find_first(0.89), find_first(0.6)] == ["b", "a"]
+
+
 def test_the_beginning_of_a_long_text_is_read() -> None:
     found = wrap(["Notes. " * 200_000, f"The invoice. {'Notes. ' * 200_000}"]).retrieve("invoice?")
     assert (found.matches[0].id, found.status) == ("1", "full")

@@ -594,6 +594,14 @@ def test_the_namespace_is_the_items_own_or_the_responses() -> None:
         assert [match.namespace for match in found.matches] == ["x", "y", default]
 
 
+def test_rows_of_a_database_are_told_apart_by_their_values() -> None:
+    rows = [("a", TEXTS[0], 0.9), ("b", TEXTS[1], 0.8)]
+    model = ScriptedModel({"rewrite": "Is the dog Jaco ill?"})
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    search = qm.wrap(lambda query, top_k=2: rows[:1] if query == QUESTION else rows[1:])
+    assert {match.text for match in search.retrieve(QUESTION).matches} == set(TEXTS[:2])
+
+
 @pytest.mark.parametrize("row", [{}, {"document_id": "d"}], ids=["no id", "a document's id"])
 def test_passages_without_an_id_of_their_own_are_told_apart_by_their_texts(row: Any) -> None:
     rows = [{**row, "text": text} for text in TEXTS]

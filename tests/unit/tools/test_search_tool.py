@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import re
 from typing import Any
 
@@ -171,6 +172,23 @@ def test_of_what_the_function_raises_the_agent_gets_the_kind(
         assert json.loads(written) == {"error": f"The tool search failed: {type(error).__name__}."}
     assert "SECRET" not in caplog.text
     assert f"the tool search failed: {type(error).__name__}" in caplog.text
+
+
+def test_at_debug_the_log_shows_where_the_function_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def give_up() -> None:
+        raise ConnectionError
+
+    def descend(depth: int) -> None:
+        if depth:
+            descend(depth - 1)
+        else:
+            give_up()
+
+    with caplog.at_level(logging.DEBUG, "qtmiddleware"):
+        qtm.middleware(lambda query: descend(80)).as_tool().run("why")
+    assert "in give_up" in caplog.text
 
 
 anything = (
