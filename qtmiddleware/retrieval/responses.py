@@ -242,8 +242,8 @@ def list_fields(value: Any, stops_at: float = inf) -> dict[Any, Any]:
     # The models of Pinecone's SDK before version 9 answer to any name. They declare their fields.
     declared = getattr(class_, "attribute_map", None)
     attributes = declared if isinstance(declared, dict) else getattr(value, "__dict__", ())
-    names = _list_attributes(class_, tuple(attributes))
-    return {name: _read_attribute(value, name) for name in names}
+    held = _list_attributes(class_, tuple(attributes))
+    return {name: _read_attribute(value, name) for name in held}
 
 
 def _read_attribute(holder: Any, name: str) -> Any:

@@ -70,8 +70,8 @@ class OpenAIModel:
     - A rejected JSON schema becomes ``json_object``, and then plain text. Another option that the
       service rejects by its name is omitted.
     - With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort they accept.
-    - Every request times out at the deadline. A user's client retries as its ``max_retries`` says;
-      clients made here do not retry.
+    - Every request times out at the deadline, or after the ``timeout`` of a user's client. Such a
+      client retries as its ``max_retries`` says; clients made here do not retry.
     - Only a user's blocking client is called in a blocking caller's thread. Any other client is
       async, and such a caller waits for the background loop.
 
@@ -163,6 +163,10 @@ class OpenAIModel:
         Returns the answer and the number of requests. Raises `ModelError`.
         """
         client, address = self._clients.get(), self._clients.address
+        # The user may have given the client less time: a number, or a time for each part of a call.
+        own = getattr(client, "timeout", None)
+        own = getattr(own, "read", own)
+        longest = min(own, LONGEST_WAIT) if isinstance(own, int | float) else LONGEST_WAIT
         rejected = LEARNED.get((address, self.name), frozenset())
         count = 0
         while True:
@@ -176,7 +180,8 @@ class OpenAIModel:
             count += 1
             seconds = min(require_seconds_left(deadline), LONGEST_WAIT)
             try:
-                answer = client.chat.completions.create(**request, timeout=seconds)
+                timeout = min(seconds, longest)
+                answer = client.chat.completions.create(**request, timeout=timeout)
                 if inspect.isawaitable(answer):
                     # The client's own retries end with this time too.
                     async with asyncio.timeout(seconds):

@@ -8,6 +8,8 @@ import socket
 import traceback
 from typing import Any
 
+import httpx
+import openai
 import pytest
 from werkzeug import Response
 
@@ -67,6 +69,16 @@ def test_the_request_has_the_strict_schema_of_the_fields_and_a_timeout(
     assert schema["properties"]["sub_queries"]["items"] == {"type": "string"}
     assert "1 to 4" in schema["properties"]["sub_queries"]["description"]
     assert 0 < float(model_server.headers[0]["x-stainless-read-timeout"]) <= 30.0
+
+
+@pytest.mark.parametrize("timeout", [2, httpx.Timeout(9, read=2)], ids=["seconds", "httpx"])
+def test_a_shorter_timeout_of_the_users_client_holds(
+    ask, prompt, model_server: ModelServer, timeout: Any
+) -> None:
+    model_server.reply = completion()
+    client = openai.OpenAI(base_url=model_server.url, timeout=timeout)
+    ask(OpenAIModel("gpt-4o-mini", client=client), prompt, 30.0)
+    assert float(model_server.headers[0]["x-stainless-read-timeout"]) == 2
 
 
 @pytest.mark.parametrize(
