@@ -279,7 +279,7 @@ class _CheckRun:
             question = self.question
             keywords = self.middleware.preprocess(question)
         return Check(
-            name.rpartition("<locals>.")[2],
+            name.rpartition(">.")[2],
             question,
             keywords,
             tuple(self.findings),
@@ -529,7 +529,7 @@ class _CheckRun:
         asks = settings.transformation_type != "none" and settings.escalation.mode != "never"
         reranks = settings.rerank.enabled and settings.fusion.row.merges
         if not asks:
-            fix = 'set transformationType: "combined" and escalation: "always", with a model'
+            fix = 'if the rules are not enough, use the preset "balanced", with a model'
             self._add(OFF, "model", "the settings ask no model", fix)
         elif not self.middleware.engine.has_model:
             fix = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
@@ -548,6 +548,8 @@ class _CheckRun:
             }
             if not asks:
                 settings_of_call["transformationType"] = "none"
+            # The time of the imports is not the model's.
+            self.middleware.engine.load()
             best = await self._ask(self.questions[0], settings_of_call)
         if isinstance(best, Exception):
             self._add_failed_call(best)

@@ -108,7 +108,7 @@ class Binding:
     ) -> None:
         inner, fixed = (fn.func, fn.keywords) if isinstance(fn, partial) else (fn, {})
         name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
-        self.function_name = name.rpartition("<locals>.")[2]
+        self.function_name = name.rpartition(">.")[2]
         self.takes_vector = takes_vector
         self.is_named = query_arg is not None
         # With those that a partial sets.
