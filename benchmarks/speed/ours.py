@@ -23,11 +23,10 @@ from qtmiddleware.protocols import Reply
 
 MULTI_QUERY: dict[str, Any] = {
     "transformationType": "multi_query",
-    "llm": {"paraphrases": 4},
     "keywordEvidence": {"enabled": False},
     "cache": {"enabled": False},
 }
-"""One model call for four paraphrases, five searches, anchored fusion, trace; nothing remembered between calls."""
+"""One model call for three paraphrases, four searches, anchored fusion, trace; nothing remembered between calls."""
 
 
 RULES: dict[str, Any] = {"transformationType": "none"}
@@ -142,7 +141,7 @@ def with_options(**options: Any) -> dict[str, Any]:
     return {**MULTI_QUERY, **options}
 
 
-# By hand: the same model call, the same five searches, the best score of each passage.
+# By hand: the same model call, the same four searches, the best score of each passage.
 
 Matches = list[dict[str, Any]]
 Awaited = Callable[[str], Awaitable[Matches]]

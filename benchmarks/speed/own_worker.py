@@ -36,7 +36,7 @@ SETUPS = {
     " + keyword evidence": with_options(keywordEvidence={"enabled": True}),
     " + remembered transformation": with_options(cache={"enabled": True}),
 }
-SEARCHES = 5
+SEARCHES = 4
 CALIBRATION = "calibration"
 
 

@@ -1,4 +1,4 @@
-"""The work every contender does: one question, four paraphrases of it, five searches of five passages each.
+"""The work every contender does: one question, three paraphrases of it, four searches of five passages each.
 
 Nothing but the standard library, since the peers' environments read it too. There are many
 questions, so that nobody profits from having seen a text before. Searches answer at once, or after
@@ -56,7 +56,6 @@ _FORMS = (
     "What does the {0} agreement do about {1} pollution caused by {2}?",
     "In which way are {1} emissions from the {2} industry restricted under the {0} agreement?",
     "Rules of the {0} accord for cutting the {1} output of {2} companies",
-    "Which caps on {1} released by {2} were set in {0}?",
 )
 
 VARIANTS = {
@@ -64,7 +63,7 @@ VARIANTS = {
     for words in product(_PLACES, _GASES, _SECTORS)
     for forms in [tuple(form.format(*words) for form in _FORMS)]
 }
-"""Every question with its four paraphrases."""
+"""Every question with its three paraphrases."""
 QUESTIONS = list(VARIANTS)
 random.Random(SEED).shuffle(QUESTIONS)
 REPLIES = {
@@ -117,7 +116,7 @@ COMBINED = {
         {
             "rewrite": variants[2],
             "step_back": "International climate policy",
-            "sub_queries": [variants[1], variants[3]],
+            "sub_queries": variants[:2],
             "hyde": " ".join(
                 [
                     question.replace("How does", "In detail, what does").replace("?", "."),

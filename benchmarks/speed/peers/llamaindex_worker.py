@@ -76,7 +76,7 @@ def cases(lists: Lists, count: int, size: str) -> dict[str, Case]:
         QueryFusionRetriever(
             [Retriever(lists)],
             llm=Model(),
-            num_queries=5,
+            num_queries=4,
             similarity_top_k=count,
             use_async=use_async,
             verbose=False,

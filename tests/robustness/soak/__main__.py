@@ -60,7 +60,8 @@ def held() -> dict[str, float]:
             continue
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return {
-        "threads": threading.active_count(),
+        # Not those in which a loop asks for the addresses of hosts: they stay as long as the loop.
+        "threads": sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()),
         "sockets": sum(link.startswith("socket:") for link in links),
         "memory": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
     }
@@ -231,6 +232,9 @@ class Soak(logging.Handler):
             await asyncio.sleep(0.01)
         # What was given up ends now or has ended; then nothing of it is left.
         await asyncio.sleep(0.1)
+        for on_loop, in_threads in self.cases:
+            on_loop.middleware.close()
+            in_threads.middleware.close()
         await self.clients[0].close()
         self.clients[1].close()
         if len(asyncio.all_tasks()) > 1:
@@ -263,6 +267,8 @@ def soak(seconds: float, seed: int) -> Soak:
     """Ask for so many *seconds*."""
     # Idle threads go sooner, so that a brief run need not wait for them.
     own_threads.IDLE_SECONDS = min(own_threads.IDLE_SECONDS, max(0.5, seconds / 10))  # type: ignore[misc]
+    # The loop of the clients stays until the process ends.
+    own_threads.run_in_background_loop(asyncio.sleep(0))
     before = held()
     # A brief run has a quicker model, so that as many questions come back as show something.
     pace = 2.0 if seconds >= SHORTEST else 0.3
@@ -281,7 +287,7 @@ def soak(seconds: float, seed: int) -> Soak:
     gc.collect()
     # As long as an idle thread may stay, and some more.
     patience = time.monotonic() + 15
-    while threading.active_count() > before["threads"] and time.monotonic() < patience:
+    while held()["threads"] > before["threads"] and time.monotonic() < patience:
         time.sleep(0.05)
     left = {name: held()[name] - before[name] for name in ("threads", "sockets")}
     if any(left.values()):
