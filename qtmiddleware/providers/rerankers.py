@@ -53,14 +53,13 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
         model = settings.rerank.model
         is_hosted = model in _HOSTED or model.startswith(_PREFIX)
         return PineconeReranker(model) if is_hosted else CrossEncoderReranker(model)
-    kind = type(candidate).__name__
-    is_plain = not isinstance(candidate, type)
-    if is_async(getattr(candidate, "rerank", candidate)):
-        is_plain, kind = False, f"an async {kind}"
-    if is_plain and isinstance(candidate, Reranker):
-        return candidate
-    if is_plain and callable(candidate):
-        return FunctionReranker(candidate)
+    is_async_one = is_async(getattr(candidate, "rerank", candidate))
+    if not (is_async_one or isinstance(candidate, type)):
+        if isinstance(candidate, Reranker):
+            return candidate
+        if callable(candidate):
+            return FunctionReranker(candidate)
+    kind = ("an async " if is_async_one else "") + type(candidate).__name__
     raise ConfigError(
         f"reranker must be {_ALLOWED}, not {kind}",
         path="reranker",
@@ -127,9 +126,8 @@ class CrossEncoderReranker:
             return self._model
         if monotonic() < self._again_at:
             raise ModelError("unavailable", self._failure)
-        make_error = partial(ModelError, "unavailable")
         try:
-            self._model = load_model("CrossEncoder", self.name, make_error)
+            self._model = load_model("CrossEncoder", self.name, partial(ModelError, "unavailable"))
         except ModelError as error:
             self._failure, self._again_at = str(error), monotonic() + AGAIN_SECONDS
             raise

@@ -55,7 +55,10 @@ def replace_value_at_path(
         return copied
 
 
-def copy_with(holder: Any, new: Mapping[str, Any]) -> Any:
+def copy_with(
+    holder: Any,
+    new: Mapping[str, Any],
+) -> Any:
     """Return a copy of *holder*, an object of any kind, with other values of the fields in *new*.
 
     Raises an exception if *holder* cannot be copied.

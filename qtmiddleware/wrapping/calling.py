@@ -75,12 +75,6 @@ class Caller:
             await arun(partial(retrieve, self.call), self.bulkhead, self.search)
         )
 
-    def make_shadow(self) -> Caller:
-        """Return a caller that really changes the results, tells no hook and has no shadow."""
-        settings = replace(self.call.settings, shadow=None)
-        call = replace(self.call, settings=settings, hooks=())
-        return replace(self, call=call, is_shadowed=False)
-
     # --- what the flow has done for it ------------------------------------------------------------
 
     @property
@@ -98,7 +92,9 @@ class Caller:
         if self.call.embedder is not None and query is not None:
             query = search.vector
             if query is None:
-                query = await self._embed_text(search, services)
+                began = perf_counter()
+                (query,) = await services.embed(self.call.embedder, (search.text or "",))
+                search.embed_seconds = perf_counter() - began
         widening, narrow_by = self.call.learned.widening, search.narrow_by
         try:
             return await self._run_search(search, query, search.top_k, services.io)
@@ -117,19 +113,7 @@ class Caller:
 
     # --- one search -------------------------------------------------------------------------------
 
-    async def _embed_text(self, search: Search, services: Services) -> Any:
-        began = perf_counter()
-        vectors = await services.embed(self.call.embedder, (search.text or "",))
-        search.embed_seconds = perf_counter() - began
-        return vectors[0]
-
-    async def _run_search(
-        self,
-        search: Search,
-        query: Any,
-        top_k: int | None,
-        io: IO,
-    ) -> Any:
+    async def _run_search(self, search: Search, query: Any, top_k: int | None, io: IO) -> Any:
         if not self.function.is_async:
             return await io.blocking(partial(self._block, search, query, top_k))
         with RunningCall(search) as call:
@@ -165,7 +149,11 @@ class Caller:
 
             log_texts(retrieval, self.engine.redact)
         if self.is_shadowed:
-            self.engine.shadow_runs.start(self.make_shadow(), retrieval)
+            # The shadow really changes the results, tells no hook and has no shadow.
+            settings = replace(self.call.settings, shadow=None)
+            call = replace(self.call, settings=settings, hooks=())
+            shadow = replace(self, call=call, is_shadowed=False)
+            self.engine.shadow_runs.start(shadow, retrieval)
         return retrieval
 
     def warn_about_setup_once(self, retrieval: Retrieval) -> None:

@@ -365,22 +365,17 @@ class QueryMiddleware(CopiedAsItself):
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened, not those you passed."""
-        self._close_all_but_clients()
-        self.engine.close()
-
-    async def aclose(self) -> None:
-        """Close the store and the clients as `close` does, and the running event loop's clients."""
-        self._close_all_but_clients()
-        await run_in_thread(self.engine.close)
-
-    def _close_all_but_clients(self) -> None:
         # Closing may take long. Other threads can already open the store again.
         with self._opening:
             opened = self._opened
-            self._opened = None
-            self._retriever = None
+            self._opened = self._retriever = None
         if opened is not None:
             opened.close()
+        self.engine.close()
+
+    async def aclose(self) -> None:
+        """Close as `close` does, without blocking the running event loop."""
+        await run_in_thread(self.close)
 
     def __reduce__(self) -> Any:
         # Options may hold connections or keys.

@@ -57,8 +57,7 @@ class GovernedModel:
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.
         self._min_seconds = settings.limits.model_seconds / 2
-        llm = settings.llm
-        self.prices = Prices(inner.name, llm.input_price, llm.output_price)
+        self.prices = Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
         if self._budget.max_usd is not None and self.prices.compute_cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}: set llm.inputPrice and"

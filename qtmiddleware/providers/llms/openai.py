@@ -87,6 +87,7 @@ class OpenAIModel:
         self.name = model
         self._options = options or LlmSettings()
         self._clients = Clients(client, self._options.base_url)
+        self._service = f"{model} at {read_host(self._clients.address)}"
         self.can_async = not self._clients.is_blocking
         self._run: Callable[[Any], Any] = drive if not self.can_async else run_in_background_loop
         self.prices = replies.Prices(model, self._options.input_price, self._options.output_price)
@@ -195,10 +196,6 @@ class OpenAIModel:
             else:
                 LEARNED[address, self.name] = rejected
                 return answer, count
-
-    @property
-    def _service(self) -> str:
-        return f"{self.name} at {read_host(self._clients.address)}"
 
 
 async def _iterate(answer: Any) -> AsyncGenerator[Any, None]:
