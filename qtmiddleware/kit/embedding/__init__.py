@@ -129,8 +129,11 @@ class OpenAIEmbedder:
         with explain_client_errors(EmbeddingError):
             import openai
 
+            # A redirect could send texts to another host.
+            connections = openai.DefaultHttpxClient(follow_redirects=False)
             # A user's own server may need no key, but the SDK's client requires one.
-            return openai.OpenAI(api_key=read_api_key() or "none", base_url=self._address)
+            key = read_api_key() or "none"
+            return openai.OpenAI(api_key=key, base_url=self._address, http_client=connections)
 
 
 class SentenceTransformersEmbedder:

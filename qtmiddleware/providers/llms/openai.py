@@ -399,10 +399,14 @@ class Clients:
             if self._user_client is not None:
                 connections = openai.DefaultAsyncHttpxClient()
                 return self._user_client.with_options(http_client=connections)
+            # A redirect could send texts to another host.
+            connections = openai.DefaultAsyncHttpxClient(follow_redirects=False)
             # A user's own server may need no key, but the SDK's client requires one.
             key = read_api_key() or "none"
             # A retry would hide what a busy service says, and the breaker waits for it anyway.
-            client = openai.AsyncOpenAI(api_key=key, base_url=address, max_retries=0)
+            client = openai.AsyncOpenAI(
+                api_key=key, base_url=address, max_retries=0, http_client=connections
+            )
         # The SDK loads these when they are first used.
         _ = client.chat.completions, client.default_headers
         return client

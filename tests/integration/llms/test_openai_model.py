@@ -171,6 +171,21 @@ def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
         assert not any(secret in text for secret in ("secret", "hunter2", "Jaco"))
 
 
+@pytest.mark.parametrize("status", [301, 307])
+def test_a_redirect_is_not_followed_and_says_what_to_check(
+    ask, prompt, httpserver: Any, status: int
+) -> None:
+    away = httpserver.url_for("/elsewhere")
+    httpserver.expect_request("/v1/chat/completions").respond_with_data(
+        status=status, headers={"location": away}
+    )
+    error = fault(ask, at(httpserver.url_for("/v1")), prompt)
+    assert error.reason == "unavailable"
+    for words in (f"HTTP {status}", "llm.baseUrl"):
+        assert words in str(error)
+    assert len(httpserver.log) == 1
+
+
 def cut(_: Any, connection: socket.socket) -> None:
     connection.sendall(HEAD + b'content-length: 500\r\n\r\n{"choices": [')
 
