@@ -112,8 +112,9 @@ class OpenAIModel:
         try:
             while (piece := self._run(anext(pieces, None))) is not None:
                 yield piece
-        finally:
+        except GeneratorExit:
             self._run(pieces.aclose())
+            raise
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[Piece, None]:
         """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
@@ -121,8 +122,10 @@ class OpenAIModel:
         try:
             while (piece := await wait(anext(pieces, None))) is not None:
                 yield piece
-        finally:
+        except GeneratorExit:
+            # An error or a cancellation while a piece is awaited ends the stream itself.
             await wait(pieces.aclose())
+            raise
 
     def warm_up(self) -> None:
         """Load the modules, the prices and the client that the first request needs."""

@@ -52,7 +52,8 @@ def locks():
     kinds, found = (type(threading.Lock()), type(threading.RLock())), {{}}
     for it in gc.get_objects():
         place = it.__name__ if isinstance(it, types.ModuleType) else type(it).__module__
-        if not str(place).startswith("qtmiddleware"):
+        # A running thread holds a lock of its own as long as it lives.
+        if not str(place).startswith("qtmiddleware") or isinstance(it, threading.Thread):
             continue
         slots = [name for kind in type(it).__mro__ for name in getattr(kind, "__slots__", ())]
         for name in {{*slots, *getattr(it, "__dict__", {{}})}}:
