@@ -461,7 +461,10 @@ def _find_text(
     return None, ""
 
 
-def _join_text(value: Any, depth: int = 2) -> str | None:
+def _join_text(
+    value: Any,
+    depth: int = 2,
+) -> str | None:
     """Return the text in *value*: a string, an object with a text, or a list of such parts."""
     if isinstance(value, str):
         return value if value and not value.isspace() else None
@@ -542,7 +545,10 @@ def _is_scored_pair(row: Any) -> bool:
     return row[1] is None or _is_number(row[1])
 
 
-def _name_column(place: int, column: Sequence[Any]) -> str:
+def _name_column(
+    place: int,
+    column: Sequence[Any],
+) -> str:
     """Return the name of a *column* that holds no texts; its *place* if its meaning is unknown."""
     if column and all(isinstance(value, Mapping) for value in column):
         return "metadata"
