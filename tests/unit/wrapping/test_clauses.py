@@ -60,6 +60,12 @@ def test_the_question_is_read_and_a_copy_holds_another_one(
             assert not find_lucene_operator(clause.query) or clause.query == other
 
 
+@pytest.mark.parametrize("questions", [["a"], ({"text": "a"},)])
+def test_a_list_of_questions_may_stand_where_a_vector_is_wanted(questions: Any) -> None:
+    clause = {"type": "dense_vector", "field": "vec", "values": questions}
+    assert read_question([clause]) == questions
+
+
 @pytest.mark.parametrize(
     ("clauses", "reason"),
     [
