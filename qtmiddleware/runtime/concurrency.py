@@ -423,18 +423,20 @@ class IO(ABC):
 async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T]:
     """Return the results of *works* in order. The first error ends all works and is raised."""
     deadline = Deadline()
+    # The outcome of the work that fails may be that it is late, as it ends the time of all.
+    errors: list[BaseException] = []
 
     async def stop_at_error(work: Work[T]) -> T:
         try:
             return await work()
-        except BaseException:
+        except BaseException as error:
+            errors.append(error)
             deadline.cancel()
             raise
 
     outcomes = await io.gather([partial(stop_at_error, work) for work in works], deadline, limit)
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
+    if errors:
+        raise errors[0]
     return [outcome.get() for outcome in outcomes]
 
 

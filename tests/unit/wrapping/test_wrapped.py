@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Deadline
 from tests.support.retrieval_world import (
     HISTORY,
     PASSAGES,
@@ -22,6 +24,7 @@ from tests.support.retrieval_world import (
     search,
     transforming,
 )
+from tests.support.waiting import PATIENCE
 
 
 @every_way
@@ -103,6 +106,29 @@ def test_what_one_of_them_raises_is_raised_and_no_other_begins() -> None:
     assert len(begun) < 10
     with pytest.raises(qtm.InvalidQuery, match="queries must be a list of texts"):
         wrapped.retrieve_many("a text")
+
+
+def test_the_error_of_one_of_them_is_not_lost_when_another_ends_at_the_same_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed, ended = threading.Event(), threading.Event()
+    cancel = Deadline.cancel
+
+    def cancel_slowly(deadline: Deadline) -> None:
+        cancel(deadline)
+        failed.set()
+        ended.wait(0.2)
+
+    def searched(query: str) -> list[Any]:
+        if query == "broken":
+            raise ConnectionError(query)
+        failed.wait(PATIENCE)
+        return []
+
+    monkeypatch.setattr(Deadline, "cancel", cancel_slowly)
+    with pytest.raises(ConnectionError, match="broken"):
+        qtm.middleware(searched).retrieve_many(["broken", "whole"])
+    ended.set()
 
 
 # --- a set-up that nothing can be improved with ---------------------------------------------------
