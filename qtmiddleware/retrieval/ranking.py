@@ -57,8 +57,12 @@ def fuse_lists(
             state.degradations.append(Degradation("fusion", "failed", str(error)))
             # The text of the error may quote a passage.
             if logger.isEnabledFor(logging.DEBUG):
-                message = format_error(error.__cause__ or error)
-                logger.debug("fuse= failed: %s", message, event="fusion_failed")
+                logger.debug(
+                    "fuse= failed: %s",
+                    format_error(error.__cause__ or error),
+                    event="fusion_failed",
+                    query_id=state.trace.query_id,
+                )
             # Go on with the question's own list, as if no variant had found anything.
             rankings = [own_ranking]
             fused = fuse_by_function(rankings, fuse, lower_is_better=lower_is_better)

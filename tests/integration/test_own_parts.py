@@ -114,6 +114,15 @@ def test_a_function_merges_the_lists_in_place_of_the_method() -> None:
         assert (found.status, found.degradations) == ("full", ())
 
 
+def test_the_record_of_its_failure_names_the_retrieval(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "qtmiddleware")
+    found = retrieve(lambda *_: 1 / 0)
+    assert ("fusion", "failed") in [(it.stage, it.reason) for it in found.degradations]
+    fields = [getattr(record, "qtm", {}) for record in caplog.records]
+    (failure,) = [it for it in fields if it.get("event") == "fusion_failed"]
+    assert failure["query_id"] == found.trace.query_id
+
+
 def test_what_is_no_function_is_refused() -> None:
     fuse: Any = "rrf"
     with pytest.raises(qtm.ConfigError, match="fuse must be a function") as caught:
