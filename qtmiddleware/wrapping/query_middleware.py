@@ -26,9 +26,9 @@ from qtmiddleware.retrieval.flow import transform
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.runtime.concurrency import Bulkhead, run_in_thread
+from qtmiddleware.runtime.concurrency import Bulkhead, gather_results, run_in_thread
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.services import Flow, arun, run
+from qtmiddleware.runtime.services import Flow, Services, arun, run
 from qtmiddleware.types import Transformation
 from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls
 from qtmiddleware.wrapping.calling import Function
@@ -50,6 +50,13 @@ from qtmiddleware.wrapping.wrapped import (
 P = ParamSpec("P")
 R = TypeVar("R")
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | None
+
+
+class AskOptions(TypedDict, total=False):
+    """The keyword arguments of `QueryMiddleware.transform`: the conversation, and settings."""
+
+    history: Iterable[Any] | None
+    config: Mapping[str, Any] | str | None
 
 
 class ReadOptions(TypedDict, total=False):
@@ -319,49 +326,78 @@ class QueryMiddleware(CopiedAsItself):
             extra_words=options.extra_words,
         )
 
+    @overload
+    def transform(self, query: str, **options: Unpack[AskOptions]) -> Transformation: ...  # type: ignore[overload-overlap]
+    @overload
+    def transform(
+        self, query: Iterable[str], **options: Unpack[AskOptions]
+    ) -> list[Transformation]: ...
+
     def transform(
         self,
-        query: str,
+        query: str | Iterable[str],
         *,
-        history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | str | None = None,
-    ) -> Transformation:
-        """Return the model's transformation of *query*.
+        history: Any = None,
+        config: Any = None,
+    ) -> Any:
+        """Return the model's transformation of *query*, or a list of them for a list of queries.
 
-        If the model fails, the transformation is empty, and its ``notes`` say why. For many
-        queries, `qtmiddleware.kit.bulk.transform_file` keeps to the service's rate limits.
+        If the model fails for a query, its transformation is empty, and its ``notes`` say why. For
+        many queries, `qtmiddleware.kit.bulk.transform_file` keeps to the service's rate limits.
 
         Raises:
             InvalidQuery: for an invalid query.
         """
         return run(*self._prepare_transform(query, history, config))
 
+    @overload
+    async def atransform(  # type: ignore[overload-overlap]
+        self, query: str, **options: Unpack[AskOptions]
+    ) -> Transformation: ...
+    @overload
+    async def atransform(
+        self, query: Iterable[str], **options: Unpack[AskOptions]
+    ) -> list[Transformation]: ...
+
     async def atransform(
         self,
-        query: str,
+        query: str | Iterable[str],
         *,
-        history: Iterable[Any] | None = None,
-        config: Mapping[str, Any] | str | None = None,
-    ) -> Transformation:
+        history: Any = None,
+        config: Any = None,
+    ) -> Any:
         """Transform as `transform` does, without blocking the event loop."""
         return await arun(*self._prepare_transform(query, history, config))
 
     def _prepare_transform(
-        self, query: str, history: Any, config: Any
-    ) -> tuple[Flow[Transformation], Bulkhead]:
+        self, query: str | Iterable[str], history: Any, config: Any
+    ) -> tuple[Flow[Any], Bulkhead]:
         conversation = read_history(history)
         engine = self.engine.override((config,) if config else ())
-        call = Call(
-            original=validate_query(query, "query"),
-            history=conversation.messages,
-            history_problem=conversation.problem,
-            settings=engine.settings,
-            learned=Learned(),
-            engine=engine,
-            model=engine.model,
-            observation=engine.observation,
-        )
-        return partial(transform, call), engine.bulkhead
+        # Check all queries before the first model call, so that an invalid one costs nothing.
+        is_one = isinstance(query, str)
+        texts = [validate_query(text, "query") for text in ([query] if is_one else query)]
+        calls = [
+            Call(
+                original=text,
+                history=conversation.messages,
+                history_problem=conversation.problem,
+                settings=engine.settings,
+                learned=Learned(),
+                engine=engine,
+                model=engine.model,
+                observation=engine.observation,
+            )
+            for text in texts
+        ]
+
+        async def transform_all(services: Services) -> list[Transformation]:
+            works = [partial(transform, call, services) for call in calls]
+            limit = engine.settings.limits.max_concurrency
+            return await gather_results(services.io, works, limit)
+
+        flow: Flow[Any] = partial(transform, calls[0]) if is_one else transform_all
+        return flow, engine.bulkhead
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened, not those you passed."""

@@ -31,6 +31,7 @@ from qtmiddleware.runtime.concurrency import (
     Threads,
     drive,
     gather_results,
+    make_async_io,
 )
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.runtime.services import arun, run
@@ -140,25 +141,29 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         """
         return await self._prepare(args, kwargs).aretrieve()
 
-    def retrieve_many(
-        self, queries: Sequence[str], /, *args: Any, **kwargs: Any
-    ) -> list[Retrieval]:
-        """Call `retrieve` for each of *queries*, as its first argument, in the same order.
+    def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
+        """Call `retrieve` for each query in a list, passed instead of the query, in the same order.
 
-        At most ``limits.maxConcurrency`` queries run at once. Exceptions from any call pass
-        through. Around an asynchronous function, await `aretrieve` with `asyncio.gather` instead.
+        At most ``limits.maxConcurrency`` queries run at once.
 
         Raises:
-            InvalidQuery: if *queries* is a single text.
+            InvalidQuery: if the queries are not a list or tuple. Exceptions from any call pass
+                through.
         """
-        if isinstance(queries, str):
-            raise InvalidQuery("queries must be a list of texts; for one query use retrieve")
+        self._refuse_if_async("aretrieve_many")
+        engine = self.middleware.engine
         # The threads of the middleware may all be busy, and a plain call would need none of them.
         io = Threads(UNLIMITED)
-        calls = [partial(self.retrieve, query, *args, **kwargs) for query in queries]
+        calls = self._make_calls(self.retrieve, args, kwargs)
         works = [partial(io.blocking, call) for call in calls]
-        limit = self.middleware.engine.settings.limits.max_concurrency
-        return drive(gather_results(io, works, limit))
+        return drive(gather_results(io, works, engine.settings.limits.max_concurrency))
+
+    async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
+        """Search as `retrieve_many` does, without blocking the running event loop."""
+        engine = self.middleware.engine
+        io = make_async_io(engine.bulkhead)
+        calls = self._make_calls(self.aretrieve, args, kwargs)
+        return await gather_results(io, calls, engine.settings.limits.max_concurrency)
 
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the language model's answer to the query, with citations of the passages found.
@@ -295,6 +300,24 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         # A synthesis asks the model for sub-queries whatever the settings say.
         call = replace(caller.call, page="", model=caller.engine.model)
         return AnswerFlow(call, caller.engine.chat_model, caller.finish_retrieval), caller
+
+    def _make_calls(
+        self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Callable[[], T]]:
+        """Return one call of *method* per query. The caller passed the queries as a list."""
+        # The first call would exhaust an iterator, and the others would see no history.
+        if isinstance(history := kwargs.get("history"), Iterator):
+            kwargs["history"] = tuple(history)
+        arguments = Arguments(self._function.binding, (*self._bound_to, *args), kwargs)
+        queries = arguments.read_passed_query()
+        if not isinstance(queries, list | tuple):
+            raise InvalidQuery(
+                f"{arguments.binding.argument} must be a list of queries, not"
+                f" {type(queries).__name__}; for one query use retrieve"
+            )
+        first = len(self._bound_to)
+        calls = map(arguments.replace, queries)
+        return [partial(method, *call.args[first:], **call.kwargs) for call in calls]
 
     def _make_caller(
         self,

@@ -372,18 +372,16 @@ def test_a_list_of_queries_is_rewritten_in_its_order_though_the_first_reply_come
             last_has_come.set()
         return rewrite(prompt)
 
-    made = rewriting(reply).wrap(lambda query: []).retrieve_many(list(QUERIES))
-    assert [it.transformation.rewrite for it in made] == list(REWRITTEN)
+    assert [it.rewrite for it in rewriting(reply).transform(list(QUERIES))] == list(REWRITTEN)
 
 
 def test_a_query_whose_rewriting_fails_keeps_its_place_and_a_repeated_one_too() -> None:
     def reply(prompt: Prompt) -> Any:
         return ModelError("refused") if prompt.query == QUERIES[1] else rewrite(prompt)
 
-    made = rewriting(reply).wrap(lambda query: []).retrieve_many([*QUERIES, QUERIES[0]])
-    rewritten = [it.transformation.rewrite or "" for it in made]
-    assert rewritten == [REWRITTEN[0], "", REWRITTEN[2], REWRITTEN[0]]
-    assert made[1].degradations
+    made = rewriting(reply).transform([*QUERIES, QUERIES[0]])
+    assert [it.rewrite or "" for it in made] == [REWRITTEN[0], "", REWRITTEN[2], REWRITTEN[0]]
+    assert made[1].notes
 
 
 def test_a_list_of_queries_is_retrieved_each_by_its_own_question(searches: Searches) -> None:

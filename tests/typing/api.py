@@ -182,9 +182,11 @@ def wrapped() -> None:
 
 
 def transformed() -> None:
-    """A question gives its transformation."""
+    """One question gives one transformation, several give a list."""
     middleware = qtm.QueryMiddleware()
     assert_type(middleware.transform("q"), qtm.Transformation)
+    assert_type(middleware.transform(["q", "r"]), list[qtm.Transformation])
+    assert_type(middleware.transform({"q"}), list[qtm.Transformation])
     assert_type(middleware.transform("q").rewrite, str | None)
     assert_type(middleware.transform("q").sub_queries, tuple[str, ...])
 
@@ -193,6 +195,7 @@ async def atransformed() -> None:
     """The same, awaited."""
     async with qtm.QueryMiddleware() as middleware:
         assert_type(await middleware.atransform("q"), qtm.Transformation)
+        assert_type(await middleware.atransform(["q", "r"]), list[qtm.Transformation])
         assert_type(await middleware.wrap(asearch)("q"), dict[str, int])
 
 

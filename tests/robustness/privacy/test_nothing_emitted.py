@@ -116,7 +116,7 @@ class Roads:
         self.observed()
 
     def transformed(self) -> None:
-        made = self.tried(lambda: self.middleware.transform(QUERY, history=HISTORY))
+        made = self.tried(lambda: self.middleware.transform([QUERY], history=HISTORY))
         self.emitted.show(made)
         self.observed()
 

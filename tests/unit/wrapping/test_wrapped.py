@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import warnings
 from typing import Any, Final
@@ -93,7 +94,18 @@ def test_a_query_that_is_passed_on_goes_where_the_function_has_a_place_for_it(qu
 # --- several queries ------------------------------------------------------------------------------
 
 
-def test_what_one_of_them_raises_is_raised_and_no_other_begins() -> None:
+def retrieve_many(wrapped: Any, is_async: bool, *args: Any, **kwargs: Any) -> list[qtm.Retrieval]:
+    if is_async:
+        return asyncio.run(wrapped.aretrieve_many(*args, **kwargs))
+    found: list[qtm.Retrieval] = wrapped.retrieve_many(*args, **kwargs)
+    return found
+
+
+both_ways = pytest.mark.parametrize("is_async", [False, True])
+
+
+@both_ways
+def test_what_one_of_them_raises_is_raised_and_no_other_begins(is_async: bool) -> None:
     begun = []
 
     def broken(query: str) -> list[Any]:
@@ -102,10 +114,10 @@ def test_what_one_of_them_raises_is_raised_and_no_other_begins() -> None:
 
     wrapped = qtm.QueryMiddleware({"limits": {"maxConcurrency": 2}}).wrap(broken)
     with pytest.raises(ConnectionError):
-        wrapped.retrieve_many([str(number) for number in range(50)])
+        retrieve_many(wrapped, is_async, [str(number) for number in range(50)])
     assert len(begun) < 10
-    with pytest.raises(qtm.InvalidQuery, match="queries must be a list of texts"):
-        wrapped.retrieve_many("a text")
+    with pytest.raises(qtm.InvalidQuery, match="query must be a list of queries"):
+        retrieve_many(wrapped, is_async, "a text")
 
 
 def test_the_error_of_one_of_them_is_not_lost_when_another_ends_at_the_same_moment(
