@@ -24,8 +24,8 @@ from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.errors import convert_function_error
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.retrieval.call import validate_query
+from qtmiddleware.runtime.files import open_for_writing
 from qtmiddleware.types import Deadline
-from qtmiddleware.wrapping.private_files import open_for_writing
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 CONCURRENCY: Final = 8

@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-from qtmiddleware.wrapping.private_files import PRIVATE, refuse_link
+from qtmiddleware.runtime.files import PRIVATE, refuse_link
 
 PRIVATE_FOLDER: Final = 0o700
 

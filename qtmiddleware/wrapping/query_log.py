@@ -207,7 +207,7 @@ class QueryLog:
         Logs a warning when writing begins to fail, then at most one per minute.
         """
         # Imported here so that users without a log do not pay for this module.
-        from qtmiddleware.wrapping.private_files import append_line
+        from qtmiddleware.runtime.files import append_line
 
         writer = self._make_writer()
         try:

@@ -189,7 +189,7 @@ def check_report(file: Path) -> None:
             import jinja2  # noqa: F401
         except ImportError as error:
             raise MissingExtra("jinja2", "eval") from error
-    from qtmiddleware.wrapping.private_files import refuse_link
+    from qtmiddleware.runtime.files import refuse_link
 
     with name_option_in_errors(file, "--report"):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -31,9 +31,9 @@ from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.retrieval.history import read_history
+from qtmiddleware.runtime.files import append_line, open_for_writing
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
-from qtmiddleware.wrapping.private_files import append_line, open_for_writing
 
 # So many last messages, and so much of each, tell conversations apart. Prompts show no more than
 # the last messages, and cut long ones.

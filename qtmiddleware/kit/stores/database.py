@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.files import make_private_folders
-from qtmiddleware.wrapping.private_files import PRIVATE, refuse_link
+from qtmiddleware.runtime.files import PRIVATE, refuse_link
 
 MEMORY: Final = ":memory:"
 # How long to wait for another process to finish writing, in seconds.

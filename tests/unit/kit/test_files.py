@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qtmiddleware.kit.files import make_private_folders, open_privately, replace_file
-from qtmiddleware.wrapping.private_files import append_line
+from qtmiddleware.runtime.files import append_line
 
 
 def mode(path: Path) -> int:
@@ -94,7 +94,7 @@ def test_a_link_that_is_put_there_at_the_last_moment_is_not_written_through(
     write: Callable[[Path, bytes], None],
 ) -> None:
     (tmp_path / "link").symlink_to(victim)
-    for module in ("kit.files", "wrapping.private_files"):
+    for module in ("kit.files", "runtime.files"):
         monkeypatch.setattr(f"qtmiddleware.{module}.refuse_link", lambda path: None)
     with pytest.raises(OSError, match="link"):
         write(tmp_path / "link", b"new")
