@@ -382,11 +382,16 @@ class _Reader:
         if text is None and metadata_name:
             text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
             text_field = f"metadata.{text_field}"
-        if id_:
-            key = id_
-        elif is_row and inner_name is None:
+        if is_row and inner_name is None:
             # All texts, because the other rows of a response decide which one is the passage.
-            key = "\0" + "\0".join(value for value in item if isinstance(value, str))
+            shown = [
+                str(value)
+                for place, value in enumerate(item)
+                if isinstance(value, str) or (place == 0 and _is_id(value))
+            ]
+            key = "\0".join(shown) or "\0"
+        elif id_:
+            key = id_
         else:
             # Chunks of one document share its id, so the text is a part of the key.
             id_ = _find_string(fields, layout["document_id"])
@@ -415,10 +420,15 @@ def _find_metadata(
     stops_at: float,
 ) -> tuple[str, dict[Any, Any]]:
     """Return the name of the field with the metadata, and the metadata; ``""`` without one."""
+    empty_name = ""
     for name in layout["metadata"]:
         metadata = fields[name]
-        if type(metadata) is dict or isinstance(metadata, Mapping):
+        if metadata and (type(metadata) is dict or isinstance(metadata, Mapping)):
             return name, list_fields(metadata, stops_at)
+        if metadata is None or isinstance(metadata, Mapping):
+            empty_name = empty_name or name
+    if empty_name:
+        return empty_name, {}
     return "", {name: field for name, field in fields.items() if name not in _NOT_METADATA}
 
 

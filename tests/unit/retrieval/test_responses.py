@@ -572,7 +572,9 @@ def test_the_text_is_the_first_of_the_usual_names_in_the_item_then_in_its_metada
             {"text": "t", "year": 2024, "source": None},
         ),
         ({"id": "a", "metadata": None, "payload": {"year": 2024}}, {"year": 2024}),
+        ({"id": "a", "metadata": {}, "payload": {"year": 2024}}, {"year": 2024}),
         ({"id": "a", "metadata": {}, "year": 2024}, {}),
+        ({"id": "a", "metadata": None, "text": "t"}, {}),
         ({"id": "a", "metadata": UserDict(year=2024)}, {"year": 2024}),
         (SimpleNamespace(id="a", text="t", values=[1], year=2024), {"text": "t", "year": 2024}),
         (("a", 0.5, {"year": 2024}), {"year": 2024}),
@@ -600,6 +602,14 @@ def test_rows_of_a_database_are_told_apart_by_their_values() -> None:
     qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
     search = qm.wrap(lambda query, top_k=2: rows[:1] if query == QUESTION else rows[1:])
     assert {match.text for match in search.retrieve(QUESTION).matches} == set(TEXTS[:2])
+
+
+def test_rows_that_begin_with_the_id_of_their_document_are_told_apart_by_their_texts() -> None:
+    rows = [(1, TEXTS[0], 0.9), (2, TEXTS[1], 0.8), (1, TEXTS[2], 0.7)]
+    model = ScriptedModel({"rewrite": "Is the dog Jaco ill?"})
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    search = qm.wrap(lambda query, top_k=3: rows[:2] if query == QUESTION else rows[1:])
+    assert {match.text for match in search.retrieve(QUESTION).matches} == set(TEXTS[:3])
 
 
 @pytest.mark.parametrize("row", [{}, {"document_id": "d"}], ids=["no id", "a document's id"])
