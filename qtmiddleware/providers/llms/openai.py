@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError, explain_client_errors
@@ -338,9 +339,12 @@ def _build_schema(field: ReplyField) -> dict[str, Any]:
 
 
 def read_host(address: str) -> str:
-    """Return the host of *address* and its port, without path, user or password."""
-    place = address.partition("://")[2].partition("/")[0]
-    return place.rpartition("@")[2] or "an unknown host"
+    """Return the host of *address*, without path, query, user or password."""
+    try:
+        host = urlsplit(address).hostname
+    except ValueError:
+        host = None
+    return host or "an unknown host"
 
 
 class Clients:

@@ -91,5 +91,14 @@ def test_without_a_key_and_an_address_the_variable_is_named(
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     with closing(OpenAIEmbedder("m")) as embedder:
         assert embedder.embed([TEXT]) == server.expected([TEXT])
-        host = server.url.split("/")[2]
-        assert repr(embedder) == f"OpenAIEmbedder('m', host={host!r})"
+        assert repr(embedder) == "OpenAIEmbedder('m', host='127.0.0.1')"
+
+
+def test_a_redirect_is_not_followed(httpserver: HTTPServer, server: EmbeddingsServer) -> None:
+    httpserver.clear()
+    httpserver.expect_request("/v1/embeddings").respond_with_data(
+        status=307, headers={"location": httpserver.url_for("/elsewhere")}
+    )
+    with made(server) as embedder, pytest.raises(EmbeddingError, match="HTTP 307"):
+        embedder.embed([TEXT])
+    assert len(httpserver.log) == 1

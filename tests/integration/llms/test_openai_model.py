@@ -171,6 +171,13 @@ def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
         assert not any(secret in text for secret in ("secret", "hunter2", "Jaco"))
 
 
+def test_a_key_in_the_query_of_the_environments_address_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://llm.example?api-key=hunter2@x")
+    assert repr(OpenAIModel("m")) == "OpenAIModel('m', host='llm.example')"
+
+
 @pytest.mark.parametrize("status", [301, 307])
 def test_a_redirect_is_not_followed_and_says_what_to_check(
     ask, prompt, httpserver: Any, status: int

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
+from contextlib import aclosing
 from threading import Event
 from typing import Any
 
@@ -191,4 +192,30 @@ def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:
 
     asyncio.run(leave())
     assert closed.wait(20)
+    model.close()
+
+
+async def test_a_cancelled_reader_is_cancelled_and_closes_the_connection(question, wire) -> None:
+    heard, closed = asyncio.Event(), Event()
+
+    def talk(_: Any, connection: socket.socket) -> None:
+        connection.sendall(HEAD + sse(chunk("Jaco "), done=False))
+        while connection.recv(1024):
+            pass
+        closed.set()
+
+    model = at(wire(talk).url())
+
+    async def read() -> None:
+        async with aclosing(model.astream(question, Deadline.after(30))) as pieces:
+            async for _ in pieces:
+                heard.set()
+
+    reading = asyncio.create_task(read())
+    await heard.wait()
+    await asyncio.sleep(0.05)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await asyncio.to_thread(closed.wait, 20)
     model.close()
