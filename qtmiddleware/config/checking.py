@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -135,8 +136,10 @@ def _explain(
 
 def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
     """Yield the path, the value and the allowed values of each option that others rule out."""
+    built_in = {errors.fold_name(name) for name in (*TRANSFORMS, *PROMPT_NAMES)}
     for name in settings.transforms:
-        if name in (*TRANSFORMS, *PROMPT_NAMES):
+        # `transformationType` ignores case and dashes, and would mean the built-in one.
+        if errors.fold_name(name) in built_in:
             yield ("transforms", name), name, "another name than a built-in one"
     kinds = (*TRANSFORMS, *settings.transforms)
     if settings.transformation_type not in kinds:
@@ -144,6 +147,13 @@ def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
     if settings.chunk_overlap >= settings.chunk_size:
         allowed = f"less than chunkSize, which is {settings.chunk_size}"
         yield ("chunk_overlap",), settings.chunk_overlap, allowed
+    for name in ("index_path", "data_path", "embedding_model"):
+        value = getattr(settings, name)
+        try:
+            pathlib.Path(value or "").expanduser()
+        except RuntimeError:
+            # A user without an account has no home, as in some containers.
+            yield (name,), value, "a path in a home that this system knows"
     if not any(settings.fusion.weights.values()):
         yield ("fusion", "weights"), 0, "above 0 for at least one kind of text"
     hybrid, store = settings.hybrid, settings.store

@@ -83,6 +83,8 @@ def is_secret_name(name: str) -> bool:
 
 def format_value(value: Any) -> str:
     """Return *value* as a short text on one line. Hides secrets and the items of containers."""
+    if isinstance(value, tuple):
+        return "a list"
     if value is not None and not isinstance(value, str | int | float):
         return f"a {type(value).__name__}"
     text = str(value)

@@ -40,7 +40,7 @@ def choose(definition: Any, name: str = "jargon", **more: Any) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("name", "definition", "path", "allowed"),
     [
-        *((it, define("hyde"), "", "another name") for it in ("hyde", "multi_query", "answer")),
+        *((it, define("hyde"), "", "another name") for it in ("hyde", "Multi-Query", "answer")),
         ("jargon", "Say it.", ".fields", f"an object of {KINDS}"),
         ("jargon", {"fields": {"hyde": None}}, ".prompt", "a text that is not empty"),
         ("jargon", define("hyde", prompt=" "), ".prompt", "a text that is not empty"),

@@ -82,6 +82,8 @@ BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
     ({"topK": "8"}, "topK", 'not "8"'),
     ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap must be less than chunkSize, which is 100"),
+    ({"topK": [8]}, "topK", "not a list"),
+    ({"indexPath": "~nobody-here/x"}, "indexPath", "indexPath must be a path"),
     ({"transformationType": "rewrit"}, "transformationType", "did you mean rewrite?"),
     ({"chatModel": "\ud800"}, "chatModel", '"\\ud800"'),
     ({"preprocess": {"keepWords": ["a", 3]}}, "preprocess.keepWords.1", "must be a text, not 3"),
