@@ -38,7 +38,7 @@ class CallableModel:
         self._label = find_function_name(fn)
         self._options = options or LlmSettings()
         # The model's name is part of every cache key.
-        keywords = getattr(fn, "keywords", {})
+        keywords = fn.keywords if isinstance(fn, partial) else {}
         names = getattr(fn, "model_name", None), getattr(fn, "model", None), keywords.get("model")
         self._acall: Call
         if (methods := _find_chat_methods(fn)) is not None:

@@ -143,6 +143,17 @@ def test_the_error_of_one_of_them_is_not_lost_when_another_ends_at_the_same_mome
     ended.set()
 
 
+def test_each_of_many_questions_sees_a_history_that_is_an_iterator() -> None:
+    history = [{"role": "user", "content": "Who is Nike?"}]
+    model = ScriptedModel({"standalone": "What does Nike plan?", "rewrite": "plans of Nike"})
+    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+    found = qm.wrap(lambda query: ROWS).retrieve_many(
+        ["What does it plan?", "Where is it?"], history=iter(history)
+    )
+    for retrieval in found:
+        assert "standalone" in [variant.kind for variant in retrieval.variants]
+
+
 # --- a set-up that nothing can be improved with ---------------------------------------------------
 
 ROWS: Final = [{"id": "a", "score": 0.9}, {"id": "b", "score": 0.8}]
