@@ -91,6 +91,15 @@ def test_a_query_that_is_passed_on_goes_where_the_function_has_a_place_for_it(qu
     assert wrapped(query) == [{"id": "a", "text": query}]
 
 
+def test_single_words_that_were_reranked_are_texts_for_the_next_question_too() -> None:
+    words = ["Refunds", "Vacation", "Overtime", "Travel", "Contracts", "Jaco", "Nike"]
+    wrapped = qtm.middleware(lambda query, top_k=4: words[:top_k])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert wrapped("Who is Jaco?")[0] == "Jaco"
+        assert "Nike" in wrapped("Who is Nike?")
+
+
 # --- several queries ------------------------------------------------------------------------------
 
 
