@@ -221,9 +221,6 @@ class _Flow:
         fusion = fuse_lists(state, own_result, variants.results)
         ranked = rerank_by_keywords(state, fusion, variants)
         standing = self._measure_confidence(fusion, ranked.evidence, variants.question_keywords)
-        if ranked is not fusion.fused:
-            # Words that change the order are texts, even if each passage is a bare word.
-            self.learned.holds_text = True
         if (call.uses_keywords or call.uses_reranker) and not self.learned.holds_text:
             passages = [fused.passage for fused in fusion.fused.items]
             text_field = self.settings.keyword_evidence.fields.get("text")

@@ -88,6 +88,8 @@ def rerank_by_keywords(state: State, fusion: FusionResult, variants: VariantResu
     if times.needs_today and times.periods and state.today is not None:
         trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {state.today}")
     if evidence is not None:
+        # Passages with the question's words hold texts, even if each is a bare word.
+        state.learned.holds_text = True
         fused = _order_by_evidence(fused, evidence, keywords, state.call.top_k)
     trace.record_stage("keyword_evidence", trace.measure_elapsed() - began)
     return fused
