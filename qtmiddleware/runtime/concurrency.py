@@ -19,7 +19,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableSequence, Sequence
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
@@ -206,7 +206,7 @@ class Job(Generic[T]):
         self._place = place
         self._began = perf_counter()
         self._endings = count()
-        self._reports: list[Callable[[Ending], object]] = []
+        self._reports: MutableSequence[Callable[[Ending], object]] = []
         on_abandon(self.abandon)
 
     def on_abandon(self, report: Callable[[Ending], object]) -> None:
@@ -233,8 +233,9 @@ class Job(Generic[T]):
     def finish(self, outcome: Outcome[T]) -> None:
         """End with *outcome*, unless nobody waits for it any more."""
         if not next(self._endings):
-            # What is reported to refers to the work, which an idle thread must not keep alive.
-            self._reports = []
+            # What is reported to refers to the work, which an idle thread must not keep alive. And
+            # a task that the work began may go on for ever: this keeps no reports of its calls.
+            self._reports = deque(maxlen=0)
             self._send(outcome)
 
     def _send(self, outcome: Outcome[T]) -> None:

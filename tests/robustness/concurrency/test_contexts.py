@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from contextvars import ContextVar
 from typing import Any
@@ -50,3 +51,33 @@ def test_what_a_search_sets_is_seen_by_no_other_search_and_not_by_the_caller(
     assert asyncio.run(caller()) in ({"nobody"} if way == "threads" else {QUERY})
     assert set_by_search.get() == "nobody"
     assert seen == dict.fromkeys((QUERY, *SUBS), "nobody")
+
+
+def test_a_task_that_a_search_began_may_go_on_for_ever() -> None:
+    """It has that search's context, but none of its calls may be remembered there."""
+    inner = qtm.middleware(found)
+    tasks: list[asyncio.Task[list[int]]] = []
+
+    async def count_objects() -> list[int]:
+        counts = []
+        for _ in range(3):
+            for _ in range(50):
+                await inner.aretrieve(QUERY)
+            gc.collect()
+            counts.append(len(gc.get_objects()))
+        return counts
+
+    async def plain(query: str, top_k: int = 2) -> Any:
+        if query != QUERY and not tasks:
+            tasks.append(asyncio.create_task(count_objects()))
+        return found(query, top_k)
+
+    async def amodel(messages: Any) -> str:
+        return json.dumps({"sub_queries": SUBS})
+
+    async def caller() -> list[int]:
+        await qtm.QueryMiddleware(config(), client=amodel).wrap(plain).aretrieve(QUERY)
+        return await tasks[0]
+
+    _, before, after = asyncio.run(caller())
+    assert after - before < 50
