@@ -111,7 +111,7 @@ class OpenAIModel:
         """
         pieces = self._stream(prompt, deadline)
         try:
-            while (piece := self._run(anext(pieces, None))) is not None:
+            while (piece := self._run(_read_next(pieces))) is not None:
                 yield piece
         except GeneratorExit:
             self._run(pieces.aclose())
@@ -121,7 +121,7 @@ class OpenAIModel:
         """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
         pieces, wait = self._stream(prompt, deadline), self._clients.wait
         try:
-            while (piece := await wait(anext(pieces, None))) is not None:
+            while (piece := await wait(_read_next(pieces))) is not None:
                 yield piece
         except GeneratorExit:
             # An error or a cancellation while a piece is awaited ends the stream itself.
@@ -209,6 +209,11 @@ async def _iterate(answer: Any) -> AsyncGenerator[Any, None]:
     else:
         for chunk in answer:
             yield chunk
+
+
+async def _read_next(pieces: AsyncGenerator[Piece, None]) -> Piece | None:
+    # A generator belongs to the loop that asks for its first piece: the client's, not the caller's.
+    return await anext(pieces, None)
 
 
 class _StreamReader:

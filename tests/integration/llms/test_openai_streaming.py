@@ -219,3 +219,23 @@ async def test_a_cancelled_reader_is_cancelled_and_closes_the_connection(questio
         await reading
     assert await asyncio.to_thread(closed.wait, 20)
     model.close()
+
+
+def test_a_reader_cancelled_at_the_end_of_its_loop_leaves_no_error_behind(
+    question, wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = at(wire(silent).url())
+
+    async def read() -> None:
+        async for _ in model.astream(question, Deadline.after(30)):
+            pass
+
+    async def leave() -> None:
+        # The loop ends as soon as the reader is cancelled.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(read(), 0.3)
+
+    for _ in range(5):
+        asyncio.run(leave())
+    assert [row.getMessage() for row in caplog.records if row.name == "asyncio"] == []
+    model.close()
