@@ -19,7 +19,7 @@ from qtmiddleware.providers.llms import (
     SDK_ADDRESS_VARIABLE,
     read_api_key,
 )
-from qtmiddleware.providers.llms.openai import read_host
+from qtmiddleware.providers.llms.openai import build_client_options, read_host
 from qtmiddleware.providers.rerankers import cut_text, load_model
 from qtmiddleware.runtime.forking import MadeOnce, make_lock
 
@@ -129,11 +129,7 @@ class OpenAIEmbedder:
         with explain_client_errors(EmbeddingError):
             import openai
 
-            # A redirect could send texts to another host.
-            connections = openai.DefaultHttpxClient(follow_redirects=False)
-            # A user's own server may need no key, but the SDK's client requires one.
-            key = read_api_key() or "none"
-            return openai.OpenAI(api_key=key, base_url=self._address, http_client=connections)
+            return openai.OpenAI(**build_client_options(openai.DefaultHttpxClient, self._address))
 
 
 class SentenceTransformersEmbedder:

@@ -296,14 +296,13 @@ def write(dataset: Dataset, folder: Path) -> None:
         for question_id, grades in dataset.qrels.items()
         for passage_id, grade in grades.items()
     )
-    target = folder.expanduser()
+    root = folder.expanduser()
     try:
-        check_free(target)
-        make_private_folders(target / "qrels")
-        _write_lines(target / "corpus.jsonl", map(_dump, corpus))
-        records = [_dump(question.to_record()) for question in dataset.questions]
-        _write_lines(target / "queries.jsonl", records)
-        _write_lines(target / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *judged))
+        check_free(root)
+        make_private_folders(root / "qrels")
+        _write_lines(root / "corpus.jsonl", map(_dump, corpus))
+        _write_lines(root / "queries.jsonl", (_dump(one.to_record()) for one in dataset.questions))
+        _write_lines(root / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *judged))
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise ConfigError(

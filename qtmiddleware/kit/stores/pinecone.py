@@ -148,8 +148,7 @@ class PineconeStore:
         )
         records = []
         for match in answer.matches:
-            stored = (match.metadata or {}).items()
-            fields = {name: _restore_integer(value) for name, value in stored}
+            fields = {key: _restore_integer(value) for key, value in (match.metadata or {}).items()}
             text = str(fields.pop(self._text_field, ""))
             score = sign * (match.score or 0.0)
             records.append({"id": match.id, "score": score, "text": text, "metadata": fields})
@@ -238,12 +237,7 @@ class PineconeStore:
                 raise
 
 
-def open_pinecone(
-    options: StoreSettings,
-    *,
-    embedding_model: str,
-    dimension: int,
-) -> PineconeStore:
+def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> PineconeStore:
     """Open the Pinecone store that *options* describe; closing the store also closes the index.
 
     The API key is read from ``PINECONE_API_KEY``. Pinecone is called once, unless the options give

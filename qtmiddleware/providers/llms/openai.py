@@ -411,17 +411,23 @@ class Clients:
             if self._user_client is not None:
                 connections = openai.DefaultAsyncHttpxClient()
                 return self._user_client.with_options(http_client=connections)
-            # A redirect could send texts to another host.
-            connections = openai.DefaultAsyncHttpxClient(follow_redirects=False)
-            # A user's own server may need no key, but the SDK's client requires one.
-            key = read_api_key() or "none"
             # A retry would hide what a busy service says, and the breaker waits for it anyway.
-            client = openai.AsyncOpenAI(
-                api_key=key, base_url=address, max_retries=0, http_client=connections
-            )
+            options = build_client_options(openai.DefaultAsyncHttpxClient, address)
+            client = openai.AsyncOpenAI(max_retries=0, **options)
         # The SDK loads these when they are first used.
         _ = client.chat.completions, client.default_headers
         return client
+
+
+def build_client_options(connections: Any, address: str | None) -> dict[str, Any]:
+    """Return the options of a client made here, with *connections* of the SDK's class for them."""
+    return {
+        # A user's own server may need no key, but the SDK's client requires one.
+        "api_key": read_api_key() or "none",
+        "base_url": address,
+        # A redirect could send texts to another host.
+        "http_client": connections(follow_redirects=False),
+    }
 
 
 def _can_copy(client: Any) -> bool:
