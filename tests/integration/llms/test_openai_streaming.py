@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -169,16 +170,16 @@ def test_an_answer_is_whole_though_its_server_keeps_the_stream_open(listen, ques
     assert "".join(pieces) == reply.text == "Jaco is fit [1]."
 
 
+def talk_until_closed(closed: Event, _: Any, connection: socket.socket) -> None:
+    connection.sendall(HEAD + sse(chunk("Jaco "), done=False))
+    while connection.recv(1024):
+        pass
+    closed.set()
+
+
 def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:
     closed = Event()
-
-    def talk(_: Any, connection: socket.socket) -> None:
-        connection.sendall(HEAD + sse(chunk("Jaco "), done=False))
-        while connection.recv(1024):
-            pass
-        closed.set()
-
-    model = at(wire(talk).url())
+    model = at(wire(partial(talk_until_closed, closed)).url())
     stream = model.stream(question, Deadline.after(30))
     assert next(stream) == "Jaco "
     stream.close()
@@ -197,14 +198,7 @@ def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:
 
 async def test_a_cancelled_reader_is_cancelled_and_closes_the_connection(question, wire) -> None:
     heard, closed = asyncio.Event(), Event()
-
-    def talk(_: Any, connection: socket.socket) -> None:
-        connection.sendall(HEAD + sse(chunk("Jaco "), done=False))
-        while connection.recv(1024):
-            pass
-        closed.set()
-
-    model = at(wire(talk).url())
+    model = at(wire(partial(talk_until_closed, closed)).url())
 
     async def read() -> None:
         async with aclosing(model.astream(question, Deadline.after(30))) as pieces:
