@@ -14,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 UP: Final = "\x1b[A"
-CTRL_C: Final = "\x03"
 CTRL_D: Final = "\x04"
 
 _SEQUENCES: Final = re.compile(
@@ -58,6 +57,12 @@ class Terminal:
             self._ours,
             (text.encode() if isinstance(text, str) else text) + (b"\r" if enter else b""),
         )
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C once the process waits: between two keys readline would lose it, and wait on."""
+        state = Path(f"/proc/{self._process.pid}/stat")
+        wait_until(lambda: state.read_text(encoding="ascii").rpartition(")")[2].split()[0] == "S")
+        self.type("\x03", enter=False)
 
     def wait_for(self, *texts: str, seconds: float = PATIENCE) -> str:
         """What appears up to and with the *texts*, each after the other."""

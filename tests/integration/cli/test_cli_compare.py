@@ -12,7 +12,7 @@ from qtmiddleware.kit.evaluation.side_by_side import SHOWN
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, QUESTION, environ
-from tests.support.terminal import CTRL_C, Terminal
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.thorough
 
@@ -190,6 +190,6 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     asked = ("compare", QUESTION, "--function", "app:hangs")
     with Terminal(*asked, folder=tmp_path, environ=environ(tmp_path)) as terminal:
         terminal.wait_for("Only systems that need no model are compared.")
-        terminal.type(CTRL_C, enter=False)
+        terminal.interrupt()
         terminal.wait_for("interrupted")
         assert terminal.ended() == 130

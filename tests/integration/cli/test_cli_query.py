@@ -12,7 +12,7 @@ import pytest
 from tests.support.answering_service import TRANSFORMED, AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import HEALTH, QUESTION, environ
-from tests.support.terminal import CTRL_C, CTRL_D, UP, Terminal
+from tests.support.terminal import CTRL_D, UP, Terminal
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
@@ -110,10 +110,10 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         terminal.wait_for("set to: stepback", "\n> ")
         terminal.type("half a question", enter=False)
         terminal.wait_for("half a question")
-        # What the key recalls shows that readline reads the keys: before, it may miss Ctrl+C.
+        # What the key recalls shows that readline reads the keys.
         terminal.type(UP, enter=False)
         terminal.wait_for("tt")
-        terminal.type(CTRL_C, enter=False)
+        terminal.interrupt()
         terminal.wait_for("\n> ")
         terminal.type(UP * 4)
         terminal.wait_for("step-back: How healthy is Jaco?", "\n> ")
@@ -131,7 +131,7 @@ def test_ctrl_c_stops_an_answer_and_the_session_goes_on(
         terminal.wait_for(*READY)
         terminal.type(QUESTION)
         wait_until(lambda: service.answered)
-        terminal.type(CTRL_C, enter=False)
+        terminal.interrupt()
         assert "Sources" not in terminal.wait_for("Stopped.", "\n> ")
         service.pauses = False
         terminal.type("Is he ill?")
