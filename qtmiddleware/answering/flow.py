@@ -542,6 +542,12 @@ class AnswerStream:
                 else:
                     yield event
 
+    def __getattr__(self, name: str) -> Any:
+        # Called only for what is not there yet.
+        if name in AnswerStream.__annotations__:
+            raise AttributeError(f"{name} is not known yet: iterate over the stream first")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __iter__(self) -> Self:
         return self
 

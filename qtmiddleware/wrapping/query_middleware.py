@@ -169,11 +169,16 @@ class QueryMiddleware(CopiedAsItself):
         self, fn: Callable[..., R], /, *, embed_many: Any, **options: Unpack[ReadOptions]
     ) -> Wrapped[..., R]: ...
 
-    def wrap(self, fn: Any, /, **options: Any) -> Any:
+    @overload
+    def wrap(self, /, **options: Unpack[ReadOptions]) -> Decorator: ...
+    @overload
+    def wrap(self, /, **options: Unpack[WrapOptions]) -> EmbeddingDecorator: ...
+
+    def wrap(self, fn: Any = ..., /, **options: Any) -> Any:
         """Return *fn* wrapped with the middleware, with the same signature and return type.
 
-        *fn* may be a function, method, partial or callable object, synchronous or asynchronous. All
-        options are keyword arguments:
+        *fn* may be a function, method, partial or callable object, synchronous or asynchronous.
+        Without it, `wrap` returns a decorator. All options are keyword arguments:
 
         - *query_arg*, *top_k_arg*: the parameters for the query and the number of passages. By
           default, common names such as ``query`` and ``top_k``. A name with a dot, such as
@@ -194,6 +199,8 @@ class QueryMiddleware(CopiedAsItself):
             WrapError: if no parameter of *fn* can be the query, or if an option is unknown.
         """
         check_options("wrap", options, WrapOptions.__optional_keys__)
+        if fn is ...:
+            return partial(self.wrap, **options)
         if isinstance(fn, classmethod | staticmethod):
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))

@@ -8,7 +8,7 @@ from typing import Any, assert_type
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.query_middleware import Decorator
+from qtmiddleware.wrapping.query_middleware import Decorator, EmbeddingDecorator
 
 
 @qtm.middleware
@@ -174,6 +174,8 @@ def wrapped() -> None:
     assert_type(middleware.wrap(search, embed_many=embed)("q"), list[float])
     assert_type(middleware.wrap(find_anything).retrieve("q"), qtm.Retrieval)
     assert_type(middleware.wrap(find_anything)("q"), list[Any])
+    assert_type(middleware.wrap(query_arg="query"), Decorator)
+    assert_type(middleware.wrap(embed=embed), EmbeddingDecorator)
     middleware.wrap(search, embde=embed)  # type: ignore[call-overload]
     assert_type(middleware.preprocess("q"), str)
     assert_type(qtm.preprocess("q"), str)

@@ -66,14 +66,14 @@ def test_the_passages_are_there_before_the_first_piece_and_the_answer_after_the_
         assert ids(stream.retrieval)[0] == "health"
         assert searched.model.prompts == []
         next(stream)
-        with pytest.raises(AttributeError, match="answer"):
+        with pytest.raises(AttributeError, match="answer is not known yet: iterate"):
             _ = stream.answer
         list(stream)
         assert stream.retrieval is stream.answer.retrieval
 
     async def read() -> None:
         stream = searched.wrapped.astream_answer(QUERY)
-        with pytest.raises(AttributeError, match="retrieval"):
+        with pytest.raises(AttributeError, match="retrieval is not known yet: iterate"):
             _ = stream.retrieval
         async with stream:
             assert ids(stream.retrieval)[0] == "health"

@@ -97,6 +97,7 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "class method outside": lambda: Service.class_outside,
     "static method outside": lambda: Service().static_outside,
     "decorated inside": lambda: Service().decorated,
+    "with options": lambda: qm.wrap(top_k_arg="top_k")(function),
     "partial": lambda: qm.wrap(functools.partial(function, top_k=2)),
     "partial of a wrapped one": lambda: functools.partial(qm.wrap(function), top_k=2),
     "callable object": lambda: qm.wrap(Finder()),
