@@ -32,6 +32,7 @@ import openai
 import qtmiddleware as qtm
 from qtmiddleware.runtime import concurrency as own_threads
 from tests.robustness.soak.service import TOKEN, question
+from tests.support.waiting import PATIENCE
 
 COROUTINES: Final = 500
 THREADS: Final = 64
@@ -220,7 +221,6 @@ class Soak(logging.Handler):
                 asked_by.set(f"QX-{900_000_000 + number}")
                 with suppress(SearchDown):
                     await call(question(asked_by.get()))
-        self.until = time.monotonic() + self.seconds
         asking = [threading.Thread(target=self.ask_in_a_thread, args=(n,)) for n in range(THREADS)]
         for thread in asking:
             thread.start()
@@ -228,6 +228,9 @@ class Soak(logging.Handler):
             group.create_task(self.sample())
             for number in range(COROUTINES):
                 group.create_task(self.ask_on_the_loop(number))
+            # The time begins when all have begun, however long that takes.
+            await asyncio.sleep(0)
+            self.until = time.monotonic() + self.seconds
         while any(thread.is_alive() for thread in asking):
             await asyncio.sleep(0.01)
         # What was given up ends now or has ended; then nothing of it is left.
@@ -285,8 +288,8 @@ def soak(seconds: float, seed: int) -> Soak:
         asyncio.run(load.run())
         service.stdin.close()
     gc.collect()
-    # As long as an idle thread may stay, and some more.
-    patience = time.monotonic() + 15
+    # A call that was given up ends with its last retry, and then its thread.
+    patience = time.monotonic() + PATIENCE
     while held()["threads"] > before["threads"] and time.monotonic() < patience:
         time.sleep(0.05)
     left = {name: held()[name] - before[name] for name in ("threads", "sockets")}
