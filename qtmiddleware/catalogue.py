@@ -4,7 +4,7 @@ Settings, schema, documentation and command line are derived from the rows.
 
 - A new transform needs a row in `TRANSFORMS` and a prompt file of the same name in
   `transforms/prompts/`; for a new kind of text, also a field of `Transformation`.
-- A new fusion method needs a row in `FUSION_METHODS` and a function ``merge_<name>`` in `fusion`.
+- A new fusion method needs a row in `FUSION_METHODS` and a function that `fuse_rankings` calls.
 """
 
 from __future__ import annotations

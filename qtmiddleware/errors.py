@@ -57,7 +57,8 @@ class ConfigError(QtMiddlewareError, ValueError):
         path: the key as it is written in the file, such as ``fusion.rrfK``.
         value: the value that is not allowed.
         allowed: a phrase that names the allowed values.
-        source: where the value was set: a file's path, ``environment``, ``call``, ...
+        source: where the value was set: such as ``file rag.json``, ``environment QTM_TOP_K`` or
+            ``call``.
     """
 
     def __init__(

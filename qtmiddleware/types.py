@@ -222,7 +222,7 @@ class Trace:
 
 
 VariantKind = str
-"""The kind of a searched text: ``original``, or the ``variant`` of a `TextField`."""
+"""The kind of a searched text: ``original``, ``joined``, or the ``variant`` of a `TextField`."""
 
 DEFAULT_NAMESPACE = "__default__"
 """Pinecone's name for the namespace that callers write as ``""`` or ``None``."""
@@ -407,7 +407,7 @@ class Standing(FrozenDataclass):
         seen: The number of earlier questions in the comparison, at most 512.
         is_unsure: Whether the function probably has no answer, because its signals are unusually
             low.
-        problem: The reason why *confidence* is ``None``; ``""`` if *confidence* is a number.
+        problem: The reason why there are no *percentiles*; ``""`` if there are some.
     """
 
     confidence: float | None
@@ -486,7 +486,8 @@ class Retrieval(FrozenDataclass):
     def confidence(self) -> float | None:
         """The confidence in this result, from 0 (worse than earlier results) to 1 (better).
 
-        A percentile among the function's earlier results; ``None`` for the first 20 questions.
+        A percentile among the function's earlier results; ``None`` for the first 20 questions, and
+        0 for a result without passages.
         """
         return self.standing.confidence
 

@@ -179,7 +179,7 @@ class FusionSettings(SettingsGroup):
     weights: Annotated[
         Mapping[Annotated[str, Names(DEFAULT_WEIGHTS)], Weight],
         "Weight of each kind of variant; 0 leaves the kind out. originalInConversation weighs the"
-        " user's own words beside a standalone form of the question.",
+        " user's own words beside a search for the standalone form alone.",
     ] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
     rrf_k: Annotated[Count, "The constant k of reciprocal rank fusion."] = 60
     sub_query_top_k: Annotated[
@@ -448,6 +448,11 @@ class Settings(SettingsGroup):
             self.transforms,
         )
         return repr(values)
+
+    @property
+    def uses_keywords(self) -> bool:
+        """Whether keywords count as evidence."""
+        return self.keyword_evidence.enabled and self.preprocess.apply_to != "text"
 
     @property
     def transform(self) -> catalogue.TransformRow:

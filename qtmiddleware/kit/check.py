@@ -468,8 +468,7 @@ class _CheckRun:
     async def _add_order_findings(self, free: Retrieval, *, has_text: bool) -> None:
         """Add findings on the questions for which the rules change the order, with examples."""
         settings = self.settings
-        is_on = settings.keyword_evidence.enabled and settings.preprocess.apply_to == "keywords"
-        if not (is_on and settings.fusion.row.merges):
+        if not (settings.uses_keywords and settings.fusion.row.merges):
             self._add(OFF, "order", "the settings turn the rules off", _TURN_ON)
         elif len(free.rankings[0].keys) < 2:
             fix = "let the function return more, or name the parameter with top_k_arg="

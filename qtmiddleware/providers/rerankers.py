@@ -37,8 +37,8 @@ _PREFIX: Final = "pinecone/"
 # The models of Pinecone that need no prefix ``pinecone/``.
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 _ALLOWED: Final = (
-    "None for the model named by rerank.model, an object with name and rerank(query, texts), or a"
-    " plain function from (query, texts) to scores"
+    "None for the model named by rerank.model, an object with name and rerank(query, texts), a"
+    " cross-encoder of sentence-transformers, or a plain function from (query, texts) to scores"
 )
 
 
@@ -46,8 +46,8 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     """Return a reranker that scores texts with *candidate*.
 
     *candidate* is ``None`` for the model that ``rerank.model`` names, an object with ``name`` and
-    ``rerank``, or a function of the question and the texts. Raises `ConfigError` for any other
-    object, and for async functions.
+    ``rerank``, a cross-encoder of sentence-transformers, or a function of the question and the
+    texts. Raises `ConfigError` for any other object, and for async functions.
     """
     if candidate is None:
         model = settings.rerank.model
@@ -57,6 +57,8 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     if not (is_async_one or isinstance(candidate, type)):
         if isinstance(candidate, Reranker):
             return candidate
+        if hasattr(candidate, "predict"):
+            return CrossEncoderReranker(type(candidate).__name__, loaded=candidate)
         if callable(candidate):
             return FunctionReranker(candidate)
     kind = ("an async " if is_async_one else "") + type(candidate).__name__
@@ -93,12 +95,13 @@ class CrossEncoderReranker:
 
     Args:
         model: A name on the model hub, or a folder.
+        loaded: The model itself, if the user has loaded it.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, loaded: Any = None) -> None:
         self.name = model
         self._lock = make_lock()
-        self._model: Any = None
+        self._model = loaded
         self._failure = ""
         self._again_at = 0.0
 
@@ -223,7 +226,8 @@ def load_model(
             " HF_TOKEN for a private model"
         )
         if "trust_remote_code" in cause:
-            advice = "runs its own code; load it yourself and pass it as reranker="
+            option = "reranker" if class_name == "CrossEncoder" else "embedder"
+            advice = f"runs its own code; load it yourself and pass it as {option}="
         raise make_error(f"the model {model_name!r} {advice}") from error
 
 

@@ -103,8 +103,7 @@ class Call:
         """Set `uses_keywords` and `uses_reranker` from the settings."""
         settings = self.settings
         merges = self.fusion_row.merges
-        weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
-        self.uses_keywords = merges and weighs
+        self.uses_keywords = merges and settings.uses_keywords
         self.uses_reranker = merges and settings.rerank.enabled
 
     @property

@@ -184,16 +184,12 @@ def _strip_plural_ending(word: str) -> str:
 # --- loading --------------------------------------------------------------------------------------
 
 
-def load_glossary(options: GlossarySettings) -> Glossary | None:
+def load_glossary(options: GlossarySettings) -> Glossary:
     """Load the glossary that *options* describe.
-
-    Returns ``None`` if *options* name neither a file nor terms.
 
     Raises:
         ConfigError: The glossary cannot be read. The error names the invalid line or entry.
     """
-    if options.path is None and not options.terms:
-        return None
     rows: list[Row] = []
     for term, others in options.terms.items():
         location = f"glossary.terms.{hide_secrets(format_value(term))}"

@@ -35,6 +35,7 @@ from qtmiddleware.preprocessing.dates import (
     split_date_tokens,
 )
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
+from qtmiddleware.retrieval.responses import DOCUMENT_IDS, IDS, SCORES, TEXTS
 
 WEIGHT: Final = 2.0
 """The amount that a passage's score gains if the question names one of its metadata values.
@@ -56,13 +57,11 @@ MOST_LISTED: Final = 16
 _MOST_NOTED: Final = 4
 
 # The words of these fields already count as words of the text, or they differ in every passage.
-_SKIPPED_FIELDS: Final = frozenset(
+_SKIPPED_FIELDS: Final = frozenset((*TEXTS, *IDS, *DOCUMENT_IDS, *SCORES)).union(
     """
-    title text content page_content chunk_text chunk passage body document snippet raw_text
-    description abstract answer context summary heading url uri link href source src path file
-    filename file_name file_path filepath page page_number page_label id _id id_ ids chunk_id
-    node_id doc_id document_id parent_id uuid pk hash checksum score _score similarity distance
-    namespace values vector embedding _node_content chunk_index index position
+    title summary heading url uri link href source src path file filename file_name file_path
+    filepath page page_number page_label ids parent_id hash checksum namespace values vector
+    embedding _node_content chunk_index index position
     """.split()  # noqa: SIM905
 )
 _NEUTRAL_TEXTS: Final = frozenset(

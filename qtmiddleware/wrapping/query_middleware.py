@@ -86,15 +86,16 @@ class QueryMiddleware(CopiedAsItself):
     Args:
         config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. By
             default, the settings come from the environment and the built-in defaults.
-        client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
-            both, a chat model of LangChain or LlamaIndex, a function that takes messages, or an
-            object with ``name``, ``complete`` and ``acomplete``. By default, a client is created
-            when it is first needed, with the key and address from the environment.
+        client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client, a chat model of
+            LangChain or LlamaIndex, a function that takes messages, or an object with ``name``,
+            ``complete`` and ``acomplete``. By default, a client is created when it is first needed,
+            with the key and address from the environment.
         reranker: scores candidates if ``rerank`` is on: an object with ``rerank`` and ``name``, a
             cross-encoder of sentence-transformers, or a function of a question and texts. By
             default, the model named in ``rerank.model``.
         store: replaces the store in the configuration.
-        embedder: replaces the store's embedding model; anything that `CallableEmbedder` takes.
+        embedder: replaces the store's embedding model: a function from a list of texts to their
+            vectors, or an object as for *embed* of `wrap`.
         redact: redacts a query's text before it is written to the query log and to `logging`
             records at DEBUG. If it fails, a hash is written instead.
         observers: receive every retrieval, answer, search and model call, as `Observer` describes.
@@ -136,9 +137,9 @@ class QueryMiddleware(CopiedAsItself):
     ) -> QueryMiddleware:
         """Return a new middleware with other settings, for tests and measurements.
 
-        It shares the client, reranker, store and functions, but nothing that calls change, such as
-        the cache and the circuit breaker. No hook hears of its calls. Close it if it opens a
-        client.
+        It shares the client, reranker, store, functions and query log, and the budget of the
+        process, but not the cache and the circuit breaker. No hook hears of its calls. Close it if
+        it opens a client.
 
         Args:
             *layers: settings as for a single call; a later layer overrides an earlier one.
@@ -382,7 +383,7 @@ class QueryMiddleware(CopiedAsItself):
         conversation = read_history(history)
         engine = self.engine.override((config,) if config else ())
         # Check all queries before the first model call, so that an invalid one costs nothing.
-        is_one = isinstance(query, str)
+        is_one = isinstance(query, str) or not isinstance(query, Iterable)
         texts = [validate_query(text, "query") for text in ([query] if is_one else query)]
         calls = [
             Call(

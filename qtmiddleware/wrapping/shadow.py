@@ -1,7 +1,7 @@
 """Run shadow mode: retrieve again in the background for a fraction of the calls.
 
 Callers get the plain result. The differences are logged, and both results are written to the query
-log, which ``qtm shadow report`` reads.
+log, which ``qtm shadow`` reads.
 """
 
 from __future__ import annotations

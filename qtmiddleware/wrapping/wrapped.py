@@ -88,7 +88,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     raise `WrapError`. If the function calls its wrapped version, this inner call is a plain call.
 
     Attributes:
-        middleware: The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`.
+        middleware: The `QueryMiddleware`, which offers `health`, `reload` and `close`.
         wrap_options: The options of `QueryMiddleware.wrap`.
         is_async: Whether calls of the function must be awaited.
         query_argument: The question's parameter; ``inputs.text`` is a field of ``inputs``.

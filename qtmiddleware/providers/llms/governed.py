@@ -28,9 +28,9 @@ class GovernedModel:
     """Calls *inner*, unless the circuit breaker is open or the budget is used up.
 
     A call that is not made raises `ModelError` ``circuit_open`` or ``over_budget``. The breaker
-    counts a refused, empty or too long answer as a success. It does not count a timeout of a call
-    that had less than half of the time that *settings* allow, a cancelled call, a bug in the user's
-    code, or a lack of threads. All other errors are failures.
+    counts a refused or empty answer, and a too long question, as a success. It does not count a
+    timeout of a call that had less than half of the time that *settings* allow, a cancelled call, a
+    bug in the user's code, or a lack of threads. All other errors are failures.
 
     Raises `ConfigError` if the budget limits the cost and the price of *inner* is unknown.
     """
@@ -54,6 +54,7 @@ class GovernedModel:
         self.relevance = relevance or ReplyRelevance()
         """How much of their questions the latest replies keep."""
         self._max_tokens = settings.llm.max_tokens
+        self._thinking_tokens: int = getattr(inner, "thinking_tokens", 0)
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.
         self._min_seconds = settings.limits.model_seconds / 2
@@ -167,6 +168,7 @@ class GovernedModel:
         # A token is about four characters of English, or one of Chinese, which takes three bytes.
         prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
         most = min(prompt.max_tokens, self._max_tokens or prompt.max_tokens)
+        most += self._thinking_tokens
         usd = self.prices.compute_cost(prompt_tokens, most) or 0.0
         return self.meter.reserve_cost(self._budget, tokens=prompt_tokens + most, usd=usd)
 

@@ -90,6 +90,7 @@ class OpenAIModel:
         self._clients = Clients(client, self._options.base_url)
         self._service = f"{model} at {read_host(self._clients.address)}"
         self.can_async = not self._clients.is_blocking
+        self.thinking_tokens = count_thinking_tokens(model, self._options)
         self._run: Callable[[Any], Any] = drive if not self.can_async else run_in_background_loop
         self.prices = replies.Prices(model, self._options.input_price, self._options.output_price)
 
@@ -256,23 +257,35 @@ def build_request(
     model: str, options: LlmSettings, prompt: Prompt, *, host: str, shape: str = _FORMATS[0]
 ) -> dict[str, Any]:
     """Return the arguments for ``chat.completions.create`` with the response format *shape*."""
-    # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
-    name = model.lower().rpartition("/")[2]
-    least = next((least for pattern, least in _LEAST_EFFORTS.items() if pattern.match(name)), None)
+    least, thinking_tokens = _find_least_effort(model), count_thinking_tokens(model, options)
     effort = least if options.reasoning_effort == "auto" else options.reasoning_effort
     request: dict[str, Any] = {"model": model, "reasoning_effort": effort}
-    # OpenAI's reasoning models think unless told not to, and then accept no temperature.
-    thinks = least is not None and effort != "none"
-    if not thinks:
+    # OpenAI's reasoning models accept no temperature while they think.
+    if least is None or not thinking_tokens:
         request["temperature"] = options.temperatures.get(prompt.mode, options.temperature)
     if options.max_tokens:
         # Other services often ignore OpenAI's new name for the limit.
         is_openai = least is not None or f".{host}".endswith(".api.openai.com")
         limit = "max_completion_tokens" if is_openai else "max_tokens"
-        room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
-        request[limit] = options.max_tokens + room
+        request[limit] = options.max_tokens + thinking_tokens
     request |= _build_format(prompt, shape if prompt.fields else "text")
     return {name: value for name, value in request.items() if value is not None}
+
+
+def _find_least_effort(model: str) -> str | None:
+    """Return the least effort of OpenAI's reasoning *model*; ``None`` for other models."""
+    # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
+    name = model.lower().rpartition("/")[2]
+    return next((least for pattern, least in _LEAST_EFFORTS.items() if pattern.match(name)), None)
+
+
+def count_thinking_tokens(model: str, options: LlmSettings) -> int:
+    """Return how many tokens *model* may use for reasoning, beside those of its reply."""
+    least = _find_least_effort(model)
+    effort = least if options.reasoning_effort == "auto" else options.reasoning_effort
+    # OpenAI's reasoning models think unless told not to.
+    thinks = least is not None if effort is None else effort != "none"
+    return THINKING_TOKENS if thinks else 0
 
 
 def _find_rejected(error: Exception, request: Mapping[str, Any]) -> str:

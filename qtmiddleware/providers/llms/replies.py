@@ -80,7 +80,7 @@ def _make_reply(
     raise_if_refused(message, end)
     text = replace_surrogates(text or "")
     if len(text) > MOST_CHARS:
-        raise ModelError("too_long", f"the answer has more than {MOST_CHARS:,} characters")
+        raise ModelError("unparsable", f"the answer has more than {MOST_CHARS:,} characters")
     is_cut = str(end).lower() in _CUT_OFF
     if is_cut and not text.strip():
         raise ModelError(

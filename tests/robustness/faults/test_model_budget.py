@@ -28,3 +28,13 @@ def test_money_is_counted_by_the_prices_that_were_given(service: ModelServer) ->
     assert (told["usd"]["limit"], told["usd"]["spent"]) == (0.02, pytest.approx(paid))
     assert (told["tokens"]["limit"], told["tokens"]["spent"]) == (5_000, 120 * paid / 0.0014)
     assert [reason for _, reason in reasons(seen[-1])] == ["over_budget"]
+
+
+def test_what_a_model_may_spend_on_reasoning_is_reserved_too(service: ModelServer) -> None:
+    service.reply = GOOD
+    budget = {"maxTokens": 5_000}
+    qm = middleware(service, budget=budget, transformationModel="o4-mini")
+    retrieval = qm.wrap(search).retrieve(QUERY)
+    # The request allows 10,000 tokens beside the reply's own.
+    assert [reason for _, reason in reasons(retrieval)] == ["over_budget"]
+    assert (service.bodies, qm.health()["budget"]["tokens"]["spent"]) == ([], 0)
