@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -286,8 +286,10 @@ def is_rate_limit(error: BaseException) -> bool:
     for raised in (error, error.__cause__):
         if _RATE_LIMIT.search(type(raised).__name__):
             return True
-        for holder in (raised, getattr(raised, "response", None)):
-            statuses = (getattr(holder, name, None) for name in ("status_code", "status", "code"))
-            if 429 in statuses:
-                return True
+        # A property of the user's class may raise anything.
+        with suppress(Exception):
+            for holder in (raised, getattr(raised, "response", None)):
+                names = ("status_code", "status", "code")
+                if 429 in [getattr(holder, name, None) for name in names]:
+                    return True
     return False

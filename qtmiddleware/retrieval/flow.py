@@ -38,15 +38,17 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.errors import ResponseShapeError
+from qtmiddleware.errors import ResponseShapeError, is_rate_limit
 from qtmiddleware.retrieval.call import Call
-from qtmiddleware.retrieval.fusion import FusionResult
 from qtmiddleware.retrieval.keyword_evidence import rerank_by_keywords
-from qtmiddleware.retrieval.question_words import LEADING
-from qtmiddleware.retrieval.ranking import fuse_lists, rerank_candidates
-from qtmiddleware.retrieval.responses import SearchResult
+from qtmiddleware.retrieval.ranking import fuse_lists, measure_confidence, rerank_candidates
+from qtmiddleware.retrieval.responses import (
+    ADVICE,
+    SearchResult,
+    find_dependent_field,
+    list_described_fields,
+)
 from qtmiddleware.retrieval.result import build_result, read_matches
-from qtmiddleware.retrieval.signals import measure_confidence_signals, measure_leading_coverage
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.retrieval.variants import VariantResults, search_variants
 from qtmiddleware.runtime.concurrency import Outcome, Work
@@ -55,9 +57,7 @@ from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import (
     Degradation,
-    Evidence,
     Retrieval,
-    Standing,
     Trace,
     Transformation,
     add_degradation,
@@ -131,6 +131,7 @@ class _Flow:
         self._search_error: BaseException | None = None
         # What the variants brought that were searched beside the question.
         self._variant_results: VariantResults | None = None
+        self._searches_beside = False
         self._original_search = Search(call.original)
         # The search for the question that was answered last, and the response.
         self._answered = Search(None)
@@ -214,13 +215,14 @@ class _Flow:
         if stage is not None:
             self.state.texts = await stage.get_transformation(self.services)
         if should_search:
+            self._searches_beside = True
             self._variant_results = await search_variants(self.state, self.services)
 
     async def _rank(self, own_result: SearchResult, variants: VariantResults) -> Retrieval:
         state, call = self.state, self.call
         fusion = fuse_lists(state, own_result, variants.results)
         ranked = rerank_by_keywords(state, fusion, variants)
-        standing = self._measure_confidence(fusion, ranked.evidence, variants.question_keywords)
+        standing = measure_confidence(state, fusion, ranked.evidence, variants.question_keywords)
         if (call.uses_keywords or call.uses_reranker) and not self.learned.holds_text:
             passages = [fused.passage for fused in fusion.fused.items]
             text_field = self.settings.keyword_evidence.fields.get("text")
@@ -245,25 +247,6 @@ class _Flow:
             rerank_scores=tuple(ranked.rerank_scores),
         )
 
-    def _measure_confidence(
-        self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
-    ) -> Standing:
-        """Return the confidence in the result, by comparison with results of earlier questions."""
-        state, learned = self.state, self.learned
-        if state.call.page:
-            return Standing(None, problem="the scores of a page tell nothing about the question")
-        ranking = fusion.question_ranking or fusion.own_ranking
-        coverage = None if evidence is None else evidence.coverage
-        if coverage is None and state.call.uses_keywords:
-            texts = [passage.text for passage in ranking.passages[:LEADING]]
-            coverage = measure_leading_coverage(question_keywords, texts, state.query.language)
-        signals = measure_confidence_signals(
-            ranking.scores, coverage, lower_is_better=learned.lower_is_better
-        )
-        return learned.standings.measure_confidence(
-            signals, passage_count=len(ranking.keys), scores=ranking.scores
-        )
-
     # --- the searches and the model ---------------------------------------------------------------
 
     async def _perform_original_search(self, beside: Work[None] | None) -> Any:
@@ -279,6 +262,16 @@ class _Flow:
             began = perf_counter()
             try:
                 response = await self._call_function(search)
+            except Exception as error:
+                if running is None or not self._searches_beside or is_rate_limit(error):
+                    raise
+                # The function may allow only one call at a time, as a database connection does.
+                await running.get()
+                running = None
+                search = self._original_search = Search(original.text, weight=original.weight)
+                response = await self._call_function(search)
+                self._search_error = None
+                self.trace.note("original", "failed beside other searches; repeated alone")
             finally:
                 self.services.busy -= 1
             seconds = perf_counter() - began
@@ -311,15 +304,19 @@ class _Flow:
         If a search for more passages brought fewer than the caller asked for, the function is
         called again with the caller's own number.
         """
-        search = self._original_search
+        search, state = self._original_search, self.state
         self._response, self._answered = response, search
         # A function that refused the larger number was called again with the caller's own.
         if search.top_k is None or self.call.top_k is None:
             return self._read_answered()
-        widened = None
+        widened, widening = None, self.learned.widening
+        is_known = self.call.shape is not None or widening.is_proven
         with suppress(ResponseShapeError):
             widened = self._read_answered()
-            if self._is_enough(len(widened.ranking.passages), self.call.top_k):
+            is_enough = widening.is_enough(len(widened.ranking.passages), self.call.top_k)
+            if state.deadline.passed or (
+                is_enough and (is_known or not list_described_fields(widened))
+            ):
                 return widened
         # Python warns about a coroutine that is neither awaited nor closed.
         if isinstance(response, Coroutine):
@@ -328,14 +325,6 @@ class _Flow:
 
     def _read_answered(self) -> SearchResult:
         return self.state.read_response(self.state.original, self._response, self._answered.initial)
-
-    def _is_enough(self, count: int, top_k: int) -> bool:
-        """Return whether a search for more passages that brought *count* needs no repetition."""
-        widening = self.learned.widening
-        if count >= top_k:
-            widening.is_proven = True
-            return True
-        return count in widening.confirmed or self.state.deadline.passed
 
     async def _repeat_with_own_number(
         self, search: Search, widened: SearchResult | None
@@ -353,15 +342,18 @@ class _Flow:
         own = self._read_answered()
         own_count = len(own.ranking.passages)
         widened_count = 0 if widened is None else len(widened.ranking.passages)
-        if widened is not None and own_count <= widened_count:
-            self.learned.widening.confirm(widened_count)
-            return widened
-        self.learned.widening.stop()
-        self.trace.note(
-            "keyword_evidence",
+        note = (
             f"{search.top_k} candidates bring {widened_count} passages, your own"
-            f" {self.call.top_k} bring {own_count}",
+            f" {self.call.top_k} bring {own_count}"
         )
+        if widened is not None and own_count <= widened_count:
+            if not (name := find_dependent_field(widened, own)):
+                self.learned.widening.confirm(widened_count)
+                return widened
+            note = f"the field {name!r} beside the passages depends on their number"
+            self.learned.record_problem(f"{note}, so no more candidates are searched; {ADVICE}")
+        self.learned.widening.stop()
+        self.trace.note("keyword_evidence", note)
         return own
 
     def _should_ask_model(self, own_result: SearchResult) -> bool:

@@ -420,7 +420,11 @@ def fuse_by_function(
     return FusedList([passages[key] for key in (*ordered, *left_out)], OWN_FUSION.name)
 
 
-def choose_sign(rankings: Sequence[Ranking], *, lower_is_better: bool) -> int:
+def choose_sign(
+    rankings: Sequence[Ranking],
+    *,
+    lower_is_better: bool,
+) -> int:
     """Return 1 if higher scores are better in *rankings*, and -1 if lower scores are better."""
     return -(find_score_direction(rankings) or (1 if lower_is_better else -1))
 
@@ -451,7 +455,11 @@ def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]
     ]
 
 
-def _list_reciprocal_ranks(ranking: Ranking, weight: float, rrf_k: int) -> list[float]:
+def _list_reciprocal_ranks(
+    ranking: Ranking,
+    weight: float,
+    rrf_k: int,
+) -> list[float]:
     return [weight / (rrf_k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
@@ -474,7 +482,11 @@ def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
-def _merge_by_rank(method: str, rankings: Sequence[Ranking], rrf_k: int) -> FusedList:
+def _merge_by_rank(
+    method: str,
+    rankings: Sequence[Ranking],
+    rrf_k: int,
+) -> FusedList:
     """Merge *rankings* by the sum of 1 / (k + rank), or of weight / (k + rank)."""
     gains = [
         _list_reciprocal_ranks(ranking, 1.0 if method == "rrf" else ranking.variant.weight, rrf_k)
@@ -493,7 +505,11 @@ def _merge_by_rank(method: str, rankings: Sequence[Ranking], rrf_k: int) -> Fuse
     return FusedList(items, method)
 
 
-def _convert_single_ranking(ranking: Ranking, method: str, sign: int) -> FusedList:
+def _convert_single_ranking(
+    ranking: Ranking,
+    method: str,
+    sign: int,
+) -> FusedList:
     """Return *ranking* as a fused list in the same order, without repeated passages."""
     scored_passages: dict[Key, tuple[FusedPassage, float | None]] = {}
     for passage, score in zip(_list_passages([ranking], sign), ranking.scores, strict=True):

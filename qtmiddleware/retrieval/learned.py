@@ -47,6 +47,11 @@ class Widening:
         """Whether a search may ask for more passages than the caller."""
         return monotonic() >= self.again_at
 
+    def is_enough(self, count: int, top_k: int) -> bool:
+        """Return whether a search that brought *count* for *top_k* needs no repetition."""
+        self.is_proven |= count >= top_k
+        return count >= top_k or count in self.confirmed
+
     def stop(self) -> None:
         """Ask for no more passages than the caller for `AGAIN_SECONDS`."""
         self.again_at = monotonic() + AGAIN_SECONDS

@@ -1,4 +1,4 @@
-"""Merge the lists that were found, and let a reranker order the first candidates."""
+"""Merge the lists that were found, let a reranker order the first candidates, and judge them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from qtmiddleware.retrieval.fusion import (
     make_chunk_keys_unique,
     select_rankings,
 )
+from qtmiddleware.retrieval.question_words import LEADING
 from qtmiddleware.retrieval.responses import SearchResult, convert_to_float
+from qtmiddleware.retrieval.signals import measure_confidence_signals, measure_leading_coverage
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.runtime.concurrency import Outcome
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.services import Services
-from qtmiddleware.types import Degradation
+from qtmiddleware.types import Degradation, Evidence, Standing
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -73,6 +75,29 @@ def fuse_lists(
         )
     state.trace.record_stage("fuse", state.trace.measure_elapsed() - began)
     return FusionResult(fused, tuple(rankings), own_ranking)
+
+
+def measure_confidence(
+    state: State,
+    fusion: FusionResult,
+    evidence: Evidence | None,
+    question_keywords: str,
+) -> Standing:
+    """Return the confidence in the result, by comparison with results of earlier questions."""
+    learned = state.learned
+    if state.call.page:
+        return Standing(None, problem="the scores of a page tell nothing about the question")
+    ranking = fusion.question_ranking or fusion.own_ranking
+    coverage = None if evidence is None else evidence.coverage
+    if coverage is None and state.call.uses_keywords:
+        texts = [passage.text for passage in ranking.passages[:LEADING]]
+        coverage = measure_leading_coverage(question_keywords, texts, state.query.language)
+    signals = measure_confidence_signals(
+        ranking.scores, coverage, lower_is_better=learned.lower_is_better
+    )
+    return learned.standings.measure_confidence(
+        signals, passage_count=len(ranking.keys), scores=ranking.scores
+    )
 
 
 async def rerank_candidates(fused: FusedList, state: State, services: Services) -> FusedList:

@@ -91,11 +91,22 @@ class Shape:
 
     Attributes:
         items: Returns the items of a response in the backend's order, without copying them.
-        rebuild: Returns a copy of a response with any other items of the same function's responses.
+        write: Returns a copy of a response with any other items of the same function's responses.
     """
 
     items: Callable[[Any], Sequence[Any]]
-    rebuild: Callable[[Any, Sequence[Any]], Any]
+    write: Callable[[Any, Sequence[Any]], Any]
+
+    def rebuild(self, response: Any, items: Sequence[Any]) -> Any:
+        """Return a copy of *response* with *items*; raise `ResponseShapeError` on failure."""
+        try:
+            rebuilt = self.write(response, items)
+        except Exception as error:
+            # The user's function, or the class of the response, may refuse a copy in any way.
+            raise _build_shape_error(response) from error
+        if rebuilt is None and response is not None:
+            raise _build_shape_error(response, "write= must return a copy of the response of type")
+        return rebuilt
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -389,7 +400,8 @@ class _Reader:
                 for place, value in enumerate(item)
                 if isinstance(value, str) or (place == 0 and _is_id(value))
             ]
-            key = "\0".join(shown) or "\0"
+            # What follows a NUL is text, which is not for the query log.
+            key = "\0".join(shown if id_ else ("", *shown)) or "\0"
         elif id_:
             key = id_
         else:
@@ -609,20 +621,15 @@ def _rebuild_columns(
     response: Any,
     items: Sequence[Any],
 ) -> Any:
-    rebuilt = response
-    try:
-        for path, field in columns.items():
-            values = items if len(columns) == 1 else [item.get(field) for item in items]
-            rebuilt = _replace(rebuilt, path, partial(_refill, items=values))
-    except Exception as error:
-        # The class of the response may refuse a copy in any way.
-        raise _build_shape_error(response) from error
-    return rebuilt
+    for path, name in columns.items():
+        values = items if len(columns) == 1 else [item.get(name) for item in items]
+        response = _replace(response, path, partial(_refill, items=values))
+    return response
 
 
 def _find_list_path(response: Any) -> Path:
     """Return the path to the list of passages in *response*; () if it is a list itself."""
-    if response is None or _is_list(response):
+    if response is None or response == {} or _is_list(response):
         return ()
     fields = list_fields(response)
     empty_path: Path = ()
@@ -689,6 +696,42 @@ def _find_columns(response: Any, path: Any) -> Mapping[Path, str]:
             problem = f"another list may run parallel to {own!r} in a response of type"
             raise _build_shape_error(response, problem)
     return columns
+
+
+def _measure_fields(result: SearchResult) -> dict[str, str | int]:
+    """Return the texts, numbers and lengths of the fields beside the list of passages."""
+    with suppress(ResponseShapeError):
+        holder, found = result.response, dict[str, str | int]()
+        path = _find_list_path(holder)
+        columns = set(chain(*_find_columns(holder, path)))
+        for name in path:
+            for other, value in list_fields(holder).items():
+                if isinstance(value, str | int):
+                    found[str(other)] = value
+                elif other not in columns and hasattr(type(value), "__len__"):
+                    found[str(other)] = len(value)
+            holder = _get_field(holder, name)
+        return found
+    return {}
+
+
+def list_described_fields(result: SearchResult) -> dict[str, str | int]:
+    """Return the fields beside the passages that seem to count, repeat or quote all of them."""
+    passages = result.ranking.passages
+    last_text = passages[-1].text or "" if passages else ""
+    return {
+        name: value
+        for name, value in _measure_fields(result).items()
+        if value == len(passages)
+        or (isinstance(value, str) and _has_words(last_text) and last_text in value)
+    }
+
+
+def find_dependent_field(larger: SearchResult, smaller: SearchResult) -> str:
+    """Return the name of a field of *larger* that depends on the number of passages, or ``""``."""
+    others = _measure_fields(smaller)
+    fields = list_described_fields(larger).items()
+    return next((name for name, value in fields if others.get(name) != value), "")
 
 
 # --- copies with another value --------------------------------------------------------------------

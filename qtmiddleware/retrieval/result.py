@@ -192,7 +192,7 @@ def _rebuild_response(results: Sequence[SearchResult], items: Sequence[Any]) -> 
     """Return a response of the function's own type with *items* as its passages."""
     template, response = results[0], results[0].response
     # An empty list does not show what a passage looks like.
-    if response is None or (type(response) in (list, tuple) and not response):
+    if response is None or (type(response) in (list, tuple, dict) and not response):
         template = next((result for result in results if result.ranking.keys), template)
     template_items = [passage.item for passage in template.ranking.passages]
     if len(items) == len(template_items) and all(map(is_, items, template_items)):

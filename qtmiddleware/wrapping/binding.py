@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import cached_property, partial
@@ -53,6 +53,8 @@ PageArgument = str | Literal[False] | None
 Path = tuple[Any, ...]
 """The keyword or position of an argument, and the keys inside the argument."""
 
+# How deep the containers of an argument are copied.
+_MOST_DEPTH: Final = 8
 # What the last word of a name tells: `searchText`, `near_vector`, Milvus's `data`.
 _TEXT_WORDS: Final = frozenset(
     ("query", "queries", "question", "text", "texts", "prompt", "message", "input", "keywords")
@@ -321,6 +323,19 @@ class Arguments:
                 return name
         return ""
 
+    def find_iterator(self) -> str:
+        """Return the name or position of an argument that can be read only once, or ``""``."""
+        for name, value in (*enumerate(self.args), *self.kwargs.items()):
+            # Iterators of other modules may be files or database cursors.
+            if isinstance(value, Iterator) and type(value).__module__ == "builtins":
+                return str(name)
+        return ""
+
+    def copy(self) -> Arguments:
+        """Return the arguments with copies of the dicts, lists, tuples and sets in them."""
+        kwargs = {name: _copy_containers(value) for name, value in self.kwargs.items()}
+        return Arguments(self.binding, _copy_containers(tuple(self.args)), kwargs)
+
     def replace(self, query: Any) -> Arguments:
         """Return the arguments with another question, a text or vector."""
         call, path = self, self._path
@@ -475,6 +490,17 @@ class Arguments:
             args = [*self.args[:index], value, *self.args[index + 1 :]]
             return Arguments(self.binding, args, self.kwargs)
         return Arguments(self.binding, self.args, {**self.kwargs, root: value})
+
+
+def _copy_containers(value: Any, depth: int = _MOST_DEPTH) -> Any:
+    kind = type(value)
+    if kind is set:
+        return set(value)
+    if not depth or kind not in (dict, list, tuple):
+        return value
+    if kind is dict:
+        return {key: _copy_containers(item, depth - 1) for key, item in value.items()}
+    return kind([_copy_containers(item, depth - 1) for item in value])
 
 
 def find_top_k_name(names: Iterable[str]) -> str | None:

@@ -55,13 +55,23 @@ async def await_result(value: Any) -> Any:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Caller:
-    """Calls a wrapped function for one `Call`, and if it *is_shadowed* once more afterwards."""
+    """Calls a wrapped function for one `Call`, and if it *is_shadowed* once more afterwards.
+
+    The first call for the question gets the caller's own objects. The function may change these, so
+    every other call gets copies of what *unchanged* holds.
+    """
 
     function: Function
     arguments: Arguments
     call: Call
     engine: Engine
     is_shadowed: bool = False
+    unchanged: Arguments = field(init=False)
+    was_called: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Copy the arguments before the function can change them."""
+        self.unchanged = self.arguments.copy()
 
     # --- the whole flow ---------------------------------------------------------------------------
 
@@ -102,7 +112,7 @@ class Caller:
             # Another call is the last thing that a service with too many calls needs.
             if narrow_by is None or search.top_k is None or is_rate_limit(error):
                 raise
-            if narrow_by.passed:
+            if narrow_by.passed and search.kind != "original":
                 # Too late for this call: the next ones ask for fewer passages at once.
                 widening.stop()
                 raise
@@ -126,11 +136,12 @@ class Caller:
             return self._call_function(query, top_k)
 
     def _call_function(self, query: Any, top_k: int | None) -> Any:
-        arguments = self.arguments
+        is_own = query is None or query is self.call.original
+        is_first = is_own and not self.was_called
+        self.was_called |= is_own
+        arguments = self.arguments if is_first else self.unchanged.copy()
         if top_k is not None:
             arguments = arguments.replace_top_k(top_k)
-        # For the caller's own question, the function gets the caller's own objects.
-        is_own = query is None or query is self.call.original
         arguments = arguments.move_query() if is_own else arguments.replace(query)
         return self.function.fn(*arguments.args, **arguments.kwargs)
 
@@ -152,7 +163,7 @@ class Caller:
             # The shadow really changes the results, tells no hook and has no shadow.
             settings = replace(self.call.settings, shadow=None)
             call = replace(self.call, settings=settings, hooks=())
-            shadow = replace(self, call=call, is_shadowed=False)
+            shadow = replace(self, arguments=self.unchanged, call=call, is_shadowed=False)
             self.engine.shadow_runs.start(shadow, retrieval)
         return retrieval
 
@@ -160,6 +171,17 @@ class Caller:
         """Warn once if the function returns pages, and once if its results cannot be improved."""
         learned, told = self.call.learned, self.function.told
         query_id, name = retrieval.trace.query_id, self.function.binding.function_name
+        problem = self.call.problem
+        if learned.is_new and self.call.embedder is None and problem is not None:
+            if problem.reason == "missing":
+                learned.record_problem(problem.detail)
+            elif problem.reason == "not_text":
+                argument = self.function.binding.argument
+                learned.record_problem(
+                    f"{argument} holds no text but {problem.detail}; name the question with"
+                    f" query_arg=, such as query_arg='{argument}.text', or pass embed= if the"
+                    " function takes vectors"
+                )
         # A user who named the argument knows about the pages.
         page = "" if self.function.binding.is_page_named else learned.page
         if page and "pages" not in told:

@@ -267,17 +267,17 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
     ) -> Caller:
         """Return the caller for a method whose asynchronous form is *awaited*."""
         self._refuse_if_async(awaited)
-        history, config, qtm_config = (
-            kwargs.pop(name, None) for name in ("history", "config", "qtm_config")
-        )
         binding = self._function.binding
+        names = ("history", "config", "qtm_config")
+        passed = {name: kwargs.pop(name) for name in names if name in kwargs}
+        history, config, qtm_config = map(passed.get, names)
         # The function and the transformation may both read the history, and an iterator can be read
         # only once.
         if isinstance(history, Iterator):
             history = tuple(history)
-        if history and "history" in binding.named:
+        if "history" in passed and "history" in binding.named:
             kwargs["history"] = history
-        if config is not None and "config" in binding.named:
+        if "config" in passed and "config" in binding.named:
             kwargs["config"], config = config, None
         layers = tuple(layer for layer in (config, qtm_config) if layer)
         engine = self.middleware.engine.override(layers)
@@ -388,6 +388,8 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
                 "nested",
                 "the function calls itself; the inner call is passed through unchanged",
             )
+        if problem is None and (name := arguments.find_iterator()):
+            problem = Degradation("query", "iterator", f"{name} can be read only once")
         return query, problem
 
     # --- what Python asks of a function -----------------------------------------------------------

@@ -139,7 +139,7 @@ def is_found(plays: Plays) -> Iterator[Any]:
 
 @law
 def is_thrifty(plays: Plays) -> Iterator[Any]:
-    """No text is searched twice, but once more as the caller asks if that failed or found too few."""
+    """No text is searched twice, but as the caller asks if that failed or found too few, and alone if that failed beside others."""
     case = plays.case
     is_failing = case.search in (
         *("rejects many", "breaks for many", "fails", "one fails", "variants fail"),
@@ -148,7 +148,8 @@ def is_thrifty(plays: Plays) -> Iterator[Any]:
     for played in plays.each:
         most = Counter({QUERY: int(is_short and played.world.number is not None)})
         for text, count in Counter(call.text for call in played.world.calls).items():
-            if count > 1 + max(is_failing, most[text]):
+            fails_alone = case.search == "fails" and text == QUERY
+            if count > 1 + max(is_failing + fails_alone, most[text]):
                 yield text, count
 
 

@@ -140,7 +140,7 @@ BODIES: dict[str, tuple[Any, str]] = {
     "a content filter in mid-answer": (completion('{"rewrite": "Ja', "content_filter"), "refused"),
     "an error in a success": ({"error": {"message": "slow", "code": 429}}, "rate_limited"),
     "an error text in a success": ({"error": "backend gone"}, "unavailable"),
-    "too long": (completion("x" * (MOST_CHARS + 1)), "too_long"),
+    "too long": (completion("x" * (MOST_CHARS + 1)), "unparsable"),
 }
 
 

@@ -29,7 +29,7 @@ REASONS: Final = {
     "trickled-500": "timeout",
     "deep": "unparsable",
     "empty-body": "unparsable",
-    "10mb": "too_long",
+    "10mb": "unparsable",
     "bad-utf8": "unparsable",
     "wrong-schema": "unparsable",
     "refusal": "refused",

@@ -60,7 +60,7 @@ def check(backend: Backend, query: str, response: Any) -> None:
     for call in backend.calls:
         assert 3 <= call["top_k"] <= WIDE
         assert call["namespace"] == NAMESPACE
-        assert call["filter"] is FILTER
+        assert call["filter"] == FILTER
         assert len(call["text"]) <= max(len(query), 4_000)
     assert json.dumps(FILTER) == condition
     assert response["namespace"] == NAMESPACE

@@ -346,6 +346,7 @@ def test_a_config_of_the_functions_own_stays_its_own() -> None:
     assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
     retrieval = wrapped.retrieve(QUERY, config=tags, qtm_config={"transformationType": "none"})
     assert [variant.kind for variant in retrieval.variants] == ["original"]
-    assert all(call["config"] is tags for call in seen)
+    assert all(call["config"] == tags for call in seen)
+    assert sum(call["config"] is tags for call in seen) == 2
     with pytest.raises(qtm.ConfigError, match="did you mean"):
         wrapped.retrieve(QUERY, qtm_config={"transformation": "none"})
