@@ -442,7 +442,7 @@ class _CheckRun:
             text_field = self.settings.keyword_evidence.fields.get("text")
             text, fix = responses.describe_missing_text(passages, text_field)
             fields = clauses.list_searched_fields(self.clauses)
-            if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:
+            if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTOR_CLAUSES:
                 fix = f'add "{fields[0]}" to include_fields'
             self._add(PROBLEM, "text", text, fix)
         ids = sum(passage.id is not None for passage in passages)

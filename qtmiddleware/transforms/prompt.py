@@ -36,7 +36,7 @@ FAITHFUL: Final = (
 GlossaryTerms = Sequence[tuple[str, Sequence[str]]]
 """The glossary's terms in a query, each with its other forms."""
 
-STANDALONE: Final = ReplyField(
+STANDALONE_FIELD: Final = ReplyField(
     "standalone",
     "line",
     "the query made understandable without the history: every pronoun, omission and hint at earlier"
@@ -100,8 +100,8 @@ class Transform:
         transform = self.adapted(settings)
         turns = select_recent_messages(history, query)
         fields = transform.fields
-        if turns and STANDALONE not in fields:
-            fields = (STANDALONE, *fields)
+        if turns and STANDALONE_FIELD not in fields:
+            fields = (STANDALONE_FIELD, *fields)
         own = find_user_instruction(settings, self.mode)
         return Prompt(
             mode=self.mode,

@@ -26,7 +26,7 @@ PLACES: Final[Mapping[str, str]] = {
     "sparse_vector": "sparse_values",
 }
 """For each type of clause, the name of the field that holds the text or vector to search for."""
-VECTORS: Final = frozenset({"dense_vector", "sparse_vector"})
+VECTOR_CLAUSES: Final = frozenset({"dense_vector", "sparse_vector"})
 COMBINED: Final = frozenset({TEXT, QUERY_STRING})
 """The types of clauses that may be combined with others in one search."""
 
@@ -92,7 +92,7 @@ def read_question(clauses: Any) -> Any:
     is_question = isinstance(question, str)
     if isinstance(question, list | tuple) and len(question):
         is_question = isinstance(question[0], str | Mapping)
-    if types[0] in VECTORS and not is_question:
+    if types[0] in VECTOR_CLAUSES and not is_question:
         raise NoQuestion(f"vector in a {types[0]} clause", "not_text", question)
     if any(text != question for text in others):
         raise NoQuestion(

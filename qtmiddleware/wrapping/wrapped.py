@@ -38,7 +38,7 @@ from qtmiddleware.runtime.services import arun, run
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, await_result
-from qtmiddleware.wrapping.clauses import VECTORS, NoQuestion
+from qtmiddleware.wrapping.clauses import VECTOR_CLAUSES, NoQuestion
 from qtmiddleware.wrapping.engine import Engine
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 
@@ -373,7 +373,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         # must not be replaced by a vector. Without clauses, there is no type; unreadable ones have
         # an empty one.
         clause_type = None if embedder is None else arguments.read_clause_type()
-        return embedder if clause_type is None or clause_type in VECTORS else None
+        return embedder if clause_type is None or clause_type in VECTOR_CLAUSES else None
 
     def _find_query_and_problem(self, arguments: Arguments) -> tuple[Any, Degradation | None]:
         """Return the query, ``""`` if there is none, and why it cannot be improved."""
