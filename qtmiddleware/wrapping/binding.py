@@ -53,6 +53,7 @@ PageArgument = str | Literal[False] | None
 Path = tuple[Any, ...]
 """The keyword or position of an argument, and the keys inside the argument."""
 
+_CONTAINERS: Final = (dict, list, tuple, set)
 # How deep the containers of an argument are copied.
 _MOST_DEPTH: Final = 8
 # What the last word of a name tells: `searchText`, `near_vector`, Milvus's `data`.
@@ -333,6 +334,9 @@ class Arguments:
 
     def copy(self) -> Arguments:
         """Return the arguments with copies of the dicts, lists, tuples and sets in them."""
+        values = (*self.args, *self.kwargs.values())
+        if not any(type(value) in _CONTAINERS for value in values):
+            return self
         kwargs = {name: _copy_containers(value) for name, value in self.kwargs.items()}
         return Arguments(self.binding, _copy_containers(tuple(self.args)), kwargs)
 
@@ -494,12 +498,13 @@ class Arguments:
 
 def _copy_containers(value: Any, depth: int = _MOST_DEPTH) -> Any:
     kind = type(value)
-    if kind is set:
-        return set(value)
-    if not depth or kind not in (dict, list, tuple):
+    if not depth or kind not in _CONTAINERS:
         return value
     if kind is dict:
         return {key: _copy_containers(item, depth - 1) for key, item in value.items()}
+    if kind is set:
+        # The items of a set cannot change.
+        return set(value)
     return kind([_copy_containers(item, depth - 1) for item in value])
 
 
