@@ -128,18 +128,18 @@ class Caller:
             return await io.blocking(partial(self._block, search, query, top_k))
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            return await await_result(self._call_function(query, top_k))
+            return await await_result(self._call_function(search, query, top_k))
 
     def _block(self, search: Search, query: Any, top_k: int | None) -> Any:
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            return self._call_function(query, top_k)
+            return self._call_function(search, query, top_k)
 
-    def _call_function(self, query: Any, top_k: int | None) -> Any:
-        is_own = query is None or query is self.call.original
-        is_first = is_own and not self.was_called
-        self.was_called |= is_own
+    def _call_function(self, search: Search, query: Any, top_k: int | None) -> Any:
+        is_first = search.kind == "original" and not self.was_called
+        self.was_called |= is_first
         arguments = self.arguments if is_first else self.unchanged.copy()
+        is_own = query is None or query is self.call.original
         if top_k is not None:
             arguments = arguments.replace_top_k(top_k)
         arguments = arguments.move_query() if is_own else arguments.replace(query)
