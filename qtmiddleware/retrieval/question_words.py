@@ -68,6 +68,8 @@ WINDOW: Final = 3
 _MOST_BETWEEN: Final = 60
 # A stem has at least this many letters.
 _LEAST_STEM: Final = 3
+# So many first letters tell most words apart, and compounds and other forms share them.
+_BEGINNING: Final = 5
 _VOWELS: Final = frozenset("aeiouy")
 
 K1: Final = 1.2
@@ -194,6 +196,14 @@ class FoundWords(NamedTuple):
         """Return the fraction of the question's content words in any of the first texts."""
         content = frozenset(self.question.content)
         return len(content & frozenset().union(*self.held[:LEADING])) / len(content)
+
+    def measure_beginnings(self) -> float:
+        """Return the fraction of the content words whose first letters occur in the first text.
+
+        "Rabatt" occurs in "Studentenrabatt", and "Zahlu" of "Zahlungsart" in "Zahlungsmethode".
+        """
+        beginnings = [term[:_BEGINNING] for term in self.question.content]
+        return sum(letters in self.texts[0] for letters in beginnings) / len(beginnings)
 
     def score_texts(self) -> list[float]:
         """Return how much the question's words add to each text's score at full strength.
@@ -324,9 +334,9 @@ def _compile_code(code: str) -> re.Pattern[str]:
     patterns = []
     for piece in pieces:
         number = re.sub(r"[.,](?=\d{3}(?!\d))", "", piece) if piece.count(".") < 2 else piece
-        if number.isdigit() and len(number) > 3:
-            grouped = f"{int(number):,}" if number[0] != "0" else number
-            patterns.append(grouped.replace(",", "[., ]?"))
+        if number.isdecimal() and len(number) > 3 and number[0] != "0":
+            backwards = re.sub(r"(\d{3})(?=\d)", r"\1,", number[::-1])
+            patterns.append(backwards[::-1].replace(",", "[., ]?"))
         elif ":" in piece:
             # 9:30 is 09:30.
             patterns.append(re.sub(r"^0?(?=\d:)", "0?", piece))

@@ -13,7 +13,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.history import is_new_topic
-from qtmiddleware.retrieval.signals import measure_leading_coverage
+from qtmiddleware.retrieval.question_words import find_words
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.runtime.cache import follow_flight
 from qtmiddleware.runtime.concurrency import Outcome
@@ -238,15 +238,15 @@ class TransformStage:
 
     def _record_relevance(self, texts: Transformation) -> None:
         """Remember which fraction of the question's words the model's *texts* keep."""
-        state, model = self._state, self._call.model
-        if model is None or state.is_follow_up:
+        query, model = self._state.query, self._call.model
+        # Without a word list, words without a topic and endings hide how much a text keeps.
+        if model is None or self._state.is_follow_up or not query.language:
             return
         if texts.rewrite or texts.sub_queries or texts.paraphrases:
             written = " ".join(text for name in TEXT_FIELDS for text in texts.texts(name))
-            query = state.query
-            kept = measure_leading_coverage(query.keywords, [written], query.language)
-            if kept is not None:
-                model.relevance.record(kept)
+            words = find_words(query.keywords, [written], query.language)
+            if words.question.content:
+                model.relevance.record(words.measure_beginnings())
 
     def _find_error(self, outcome: Outcome[Reply]) -> ModelError | None:
         """Return the error of a model call, and record what the call cost; ``None`` for none."""

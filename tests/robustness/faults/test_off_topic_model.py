@@ -20,6 +20,24 @@ FITTING = {
     "rewrite": "Which warm tent suits a winter journey?",
     "hyde": "In winter a tent with two layers keeps travellers warm.",
 }
+# Fitting rewrites with few of their questions' words as they are: compounds, endings, other words.
+REWRITTEN = {
+    "de": {
+        "Wie lange habe ich Garantie auf den Akku?": "Garantiedauer für den Akku",
+        "Wann kommt mein Paket an?": "Voraussichtlicher Liefertermin des Pakets",
+        "Welche Zahlungsarten gibt es?": "Welche Zahlungsmethoden werden akzeptiert?",
+        "Wie ändere ich meine Adresse?": "Änderung der Lieferadresse im Kundenkonto",
+    },
+    "ru": {
+        "Как отменить заказ?": "Порядок отмены заказа в интернет-магазине",
+        "Когда придёт моя посылка?": "Ожидаемая дата доставки посылки",
+        "Сколько стоит доставка в Казань?": "Стоимость доставки в Казань",
+    },
+    "tr": {
+        "Siparişimi nasıl iptal ederim?": "Sipariş iptal prosedürü",
+        "Kargom ne zaman gelir?": "Kargonun tahmini teslim tarihi",
+    },
+}
 FLUENT = {
     "rewrite": "What is the history of banking law in Europe?",
     "step_back": "How are banks regulated?",
@@ -70,3 +88,16 @@ def test_a_model_is_used_again_once_its_replies_fit():
     ]
     assert "off_topic" in reasons[LEAST_REPLIES]
     assert "off_topic" not in reasons[-1]
+
+
+@pytest.mark.parametrize("rewrites", REWRITTEN.values(), ids=REWRITTEN)
+def test_a_model_that_fits_is_used_in_every_language(rewrites):
+    model = ScriptedModel(lambda prompt: json.dumps({"rewrite": rewrites[prompt.query]}))
+    config = {"transformationType": "rewrite", "cache": {"enabled": False}}
+    search = QueryMiddleware(config, client=model).wrap(find_texts)
+    for question in [*rewrites] * LEAST_REPLIES:
+        retrieval = search.retrieve(question)
+        assert (retrieval.transformation.rewrite, retrieval.degradations) == (
+            rewrites[question],
+            (),
+        )
