@@ -114,10 +114,12 @@ def load_all_lexicons() -> tuple[Lexicon, ...]:
 def compile_other_negations() -> re.Pattern[str]:
     """Return a pattern for negations in languages that cannot be detected, such as Japanese.
 
-    A match without a group only looks like a negation: "or not", "could you not tell me".
+    Also for "without" in all languages, as short questions such as "Tarife ohne Zahnersatz" tell no
+    language. A match without a group only looks like a negation: "or not", "could you not tell me".
     """
     others = load_all_lexicons()[len(LANGUAGES) :]
-    words = "|".join(sorted(word for lexicon in others for word in lexicon.denials))
+    exclusions = {word for lexicon in load_all_lexicons() for word in lexicon.exclusions}
+    words = "|".join(sorted(exclusions.union(*(lexicon.denials for lexicon in others))))
     negations = "|".join(text for lexicon in others for text in lexicon.negation_patterns)
     exceptions = "|".join(text for lexicon in others for text in lexicon.no_negations)
     return re.compile(rf"{exceptions}|({negations}|(?<!\w)(?:{words})(?!\w))")

@@ -42,7 +42,8 @@ class Span:
 def find_spans(words: Words, *, is_unknown_language: bool) -> tuple[Span, ...]:
     """Return the spans that a rewrite of a query must keep, from left to right.
 
-    If *is_unknown_language*, the negations of all languages without a word list count too.
+    If *is_unknown_language*, "without" in all languages counts too, and the negations of all
+    languages without a word list.
     """
     text = words.text
     places = [place for token in words.tokens for place in _find_token_span(token, words)]
@@ -52,7 +53,9 @@ def find_spans(words: Words, *, is_unknown_language: bool) -> tuple[Span, ...]:
         for match in compile_other_negations().finditer(folded):
             # Vowel signs after the last letter are folded to nothing, and belong to the word.
             start, end = origins[match.start(1)], origins[match.end(1)]
-            if match[1] and not any(left < end and start < right for _, left, right in places):
+            # SEM and SIN are acronyms, unless the whole query is typed in capitals.
+            is_word = match[1] and (words.is_all_caps or not text[start:end].isupper())
+            if is_word and not any(left < end and start < right for _, left, right in places):
                 places.append(("negation", start, end))
     # Capitals tell nothing about names in these.
     if not (words.is_all_caps or words.is_title_case()):

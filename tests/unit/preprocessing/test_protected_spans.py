@@ -59,6 +59,15 @@ CASES = [
     ("保険が適用されない治療は何ですか", [("negation", "ない")]),
     ("ما العلاجات التي لا يغطيها التأمين؟", [("negation", "لا")]),
     ("是不是可以退款", []),
+    # Too short to tell the language.
+    ("Tarife ohne Zahnersatz", [("negation", "ohne"), ("name", "Zahnersatz")]),
+    ("Forfaits sans soins dentaires", [("negation", "sans")]),
+    ("Planes sin cobertura dental", [("negation", "sin")]),
+    ("Piani senza cure dentali", [("negation", "senza")]),
+    ("Planos sem tratamento", [("negation", "sem")]),
+    ("Polissen zonder tandarts", [("negation", "zonder")]),
+    ("POLISSEN ZONDER TANDARTS", [("negation", "ZONDER")]),
+    ("SEM images", [("name", "SEM")]),
     ("", []),
 ]
 
