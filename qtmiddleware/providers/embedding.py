@@ -18,7 +18,6 @@ from qtmiddleware.runtime.concurrency import (
     is_async,
     make_async_io,
     run_in_background_loop,
-    run_in_thread,
 )
 
 # The maximum number of concurrent calls to a function that takes one text per call.
@@ -142,13 +141,8 @@ def query_embedder(model: Any, *, takes_list: bool = False) -> CallableEmbedder:
 
 async def _run_calls(calls: Sequence[partial[Any]], limit: int) -> list[Any]:
     """Run all *calls*, at most *limit* at a time. If a call fails, the others are cancelled."""
-    works = [partial(_run_call, call) for call in calls]
-    return await gather_results(make_async_io(current_bulkhead.get()), works, limit)
-
-
-async def _run_call(call: partial[Any]) -> Any:
-    result = call() if is_async(call) else await run_in_thread(call)
-    return await result if inspect.isawaitable(result) else result
+    io = make_async_io(current_bulkhead.get())
+    return await gather_results(io, [partial(io.call, call) for call in calls], limit)
 
 
 def _find_method(model: Any, *, for_queries: bool) -> str:

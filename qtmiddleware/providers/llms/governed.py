@@ -44,7 +44,7 @@ class GovernedModel:
         meter: Meter = METER,
         relevance: ReplyRelevance | None = None,
     ) -> None:
-        self.inner = inner
+        self.inner: Any = inner
         self.name = inner.name
         self.provider: str = getattr(inner, "provider", "")
         self.can_async: bool = getattr(inner, "can_async", True)
@@ -76,14 +76,14 @@ class GovernedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        with self._govern_call(prompt, deadline) as output:
-            output.append(reply := self.inner.complete(prompt, deadline))
+        with self._govern_call(prompt, deadline) as keep:
+            reply: Reply = keep(self.inner.complete(prompt, deadline))
             return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* as `complete` does, without blocking the event loop."""
-        with self._govern_call(prompt, deadline) as output:
-            output.append(reply := await self.inner.acomplete(prompt, deadline))
+        with self._govern_call(prompt, deadline) as keep:
+            reply: Reply = keep(await self.inner.acomplete(prompt, deadline))
             return reply
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
@@ -91,36 +91,33 @@ class GovernedModel:
 
         A model that cannot stream yields only the `Reply`. Raises `ModelError` on failure.
         """
-        inner: Any = self.inner
-        if not hasattr(inner, "stream"):
+        if not hasattr(self.inner, "stream"):
             yield self.complete(prompt, deadline)
             return
-        with self._govern_call(prompt, deadline) as output:
-            for piece in inner.stream(prompt, deadline):
-                output.append(piece)
-                yield piece
+        with self._govern_call(prompt, deadline) as keep:
+            for piece in self.inner.stream(prompt, deadline):
+                yield keep(piece)
 
     async def astream(
         self, prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[str | Reply, None]:
         """Yield pieces and the `Reply` as `stream` does, without blocking the event loop."""
-        inner: Any = self.inner
-        if not hasattr(inner, "astream"):
+        if not hasattr(self.inner, "astream"):
             yield await self.acomplete(prompt, deadline)
             return
-        with self._govern_call(prompt, deadline) as output:
-            pieces = inner.astream(prompt, deadline)
+        with self._govern_call(prompt, deadline) as keep:
+            pieces = self.inner.astream(prompt, deadline)
             # An iterator that is no generator cannot be closed.
             async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():
                 async for piece in pieces:
-                    output.append(piece)
-                    yield piece
+                    yield keep(piece)
 
     @contextmanager
-    def _govern_call(self, prompt: Prompt, deadline: Deadline) -> Generator[list[Any], None, None]:
+    def _govern_call(self, prompt: Prompt, deadline: Deadline) -> Generator[Any, None, None]:
         """Report a call's result to the breaker, and its cost to the budget.
 
-        Yields a list, to which the caller adds what the model returns. Its last item is the reply.
+        Yields a function, to which the caller passes what the model returns, at last the reply. It
+        returns the same, or raises `ModelError`.
         """
         # A timeout is a failure only if the model had enough time. Otherwise it says nothing. A
         # caller without any time gets an error here.
@@ -136,15 +133,26 @@ class GovernedModel:
             lambda ending: attempt.end(has_failed=timeout_has_failed if ending == "late" else None)
         )
         output: list[Any] = []
+
+        def keep(piece: Any) -> Any:
+            # OpenAI's first and last chunks hold no text.
+            if piece is None:
+                return ""
+            text = piece.text if isinstance(piece, Reply) else piece
+            if not isinstance(text, str):
+                kind = type(text).__name__
+                raise ModelError("unparsable", f"{self.name} must return text, not {kind}")
+            output.append(piece)
+            return piece
+
         reservation: Reservation | None = None
         has_failed: bool | None = None
         pause = None
         try:
             reservation = self._reserve_cost(prompt)
-            yield output
+            yield keep
             if not output or not isinstance(output[-1], Reply):
-                kind = type(output[-1]).__name__ if output else "nothing"
-                raise ModelError("unparsable", f"{self.name} must return a Reply, not {kind}")
+                raise ModelError("unparsable", f"{self.name} must return a Reply at the end")
             has_failed = False
         except Exception as error:
             failure = convert_function_error(error, self.name)

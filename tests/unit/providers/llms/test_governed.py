@@ -129,6 +129,15 @@ def test_however_a_call_fails_breaker_and_meter_are_told(
 
 
 @way
+@pytest.mark.parametrize("said", [5, b"fine", Reply(5), Reply(None)], ids=repr)  # type: ignore[arg-type]
+def test_a_reply_that_is_no_text_is_refused(way: str, said: Any) -> None:
+    governed = Governed(said, REPLY) if way.endswith("stream") else Governed(said)
+    with pytest.raises(ModelError, match="scripted must return text, not ") as caught:
+        WAYS[way](governed.model, Deadline.after(60))
+    assert caught.value.reason == "unparsable"
+
+
+@way
 @pytest.mark.parametrize("late", [Deadline(1.0), Deadline(0.0)], ids=["timeout", "cancelled"])
 def test_a_call_without_any_time_left_is_not_made_and_speaks_against_nobody(
     way: str, late: Deadline, request: pytest.FixtureRequest
