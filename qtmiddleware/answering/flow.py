@@ -28,7 +28,7 @@ from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.flow import retrieve
-from qtmiddleware.runtime.concurrency import IO, Bulkhead, Outcome, Threads, drive, make_async_io
+from qtmiddleware.runtime.concurrency import Bulkhead, Outcome, Threads, drive, make_async_io
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Searcher, Services
 from qtmiddleware.transforms.prompt import (
@@ -99,16 +99,6 @@ class _Part:
     passages: PromptPassages = _NO_PASSAGES
     reader: AnswerReader = _NO_TEXT
     reason: str = "no_passages"
-
-    def make_answer(self) -> SubAnswer:
-        return SubAnswer(
-            self.question,
-            self.reader.text,
-            tuple(self.reader.citations),
-            matches=self.passages.matches,
-            found=not self.reason,
-            reason=self.reason,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +201,7 @@ class AnswerFlow:
                         outcome.value = piece
                         # A model that cannot stream sends all of its text at once.
                         text = "" if has_text else piece.text
-                    has_text = True
+                    has_text |= bool(text)
                     if shown := reader.feed(text):
                         yield shown
             if shown := reader.feed("", is_last=True):
@@ -252,7 +242,17 @@ class AnswerFlow:
         parts = await self._search_parts(questions, trace, services)
         await self._ask_parts(parts, trace, services)
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
-        self._sub_answers = tuple(part.make_answer() for part in parts)
+        self._sub_answers = tuple(
+            SubAnswer(
+                part.question,
+                part.reader.text,
+                tuple(part.reader.citations),
+                matches=part.passages.matches,
+                found=not part.reason,
+                reason=part.reason,
+            )
+            for part in parts
+        )
         useful = [part for part in parts if not part.reason]
         if len(useful) < min(settings.fusion.min_successes, len(questions)):
             detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
@@ -351,8 +351,7 @@ class AnswerFlow:
             error = convert_to_model_error(outcome.error)
             # A call that had begun has cost something, but nobody knows how much.
             cost = 0.0 if error.is_free else None
-            calls = int(error.was_asked)
-            trace.record_usage(calls, 0, 0, cost)
+            trace.record_usage(int(error.was_asked), 0, 0, cost)
             trace.record_stage(mode, outcome.seconds, "failed", error.reason, began=began)
             return error
         reply = outcome.get()
@@ -521,17 +520,17 @@ class AnswerStream:
     def __init__(
         self, flow: AnswerFlow, bulkhead: Bulkhead, searcher: Searcher, *, is_async: bool
     ) -> None:
-        make_io = partial(make_async_io if is_async else Threads, bulkhead)
-        self._pieces = self._iterate(flow, searcher, make_io)
+        self._bulkhead = bulkhead
+        self._is_async = is_async
+        self._pieces = self._iterate(flow, searcher)
         if not is_async:
-            drive(self._pieces.asend(None))
+            drive(self._read_piece())
 
-    async def _iterate(
-        self, flow: AnswerFlow, searcher: Searcher, make_io: Callable[[], IO]
-    ) -> AsyncGenerator[str, None]:
+    async def _iterate(self, flow: AnswerFlow, searcher: Searcher) -> AsyncGenerator[str, None]:
         """Yield an empty piece once there are passages, and then the pieces of the answer."""
         # Tasks belong to the event loop that runs when they begin.
-        services = Services(make_io(), searcher)
+        make_io = make_async_io if self._is_async else Threads
+        services = Services(make_io(self._bulkhead), searcher)
         async with aclosing(flow.stream(services)) as events:
             async for event in events:
                 if isinstance(event, Retrieval):
@@ -541,6 +540,9 @@ class AnswerStream:
                     self.answer = event
                 else:
                     yield event
+
+    async def _read_piece(self) -> str:
+        return await anext(self._pieces)
 
     def __getattr__(self, name: str) -> Any:
         # Called only for what is not there yet.
@@ -553,7 +555,7 @@ class AnswerStream:
 
     def __next__(self) -> str:
         try:
-            return drive(self._pieces.asend(None))
+            return drive(self._read_piece())
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -571,15 +573,23 @@ class AnswerStream:
         return self
 
     async def __anext__(self) -> str:
-        # The first piece is empty, unless the stream was entered before.
-        return await anext(self._pieces) or await anext(self._pieces)
+        if self._is_async:
+            # The first piece is empty, unless the stream was entered before.
+            return await anext(self._pieces) or await anext(self._pieces)
+        # Starlette reads any stream by ``async for`` if it can. A thread keeps its loop free.
+        io = make_async_io(self._bulkhead)
+        piece: str | None = await io.blocking(partial(next, self, None))
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
 
     async def aclose(self) -> None:
         """Stop the model and drop unread pieces. This is the async version of `close`."""
         await self._pieces.aclose()
 
     async def __aenter__(self) -> Self:
-        await anext(self._pieces)
+        if self._is_async:
+            await anext(self._pieces)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -17,9 +17,9 @@ _THOUGHT: Final = re.compile(rf"\s{{0,20}}(?:{'|'.join(_THOUGHT_TAGS)})", re.IGN
 _THOUGHT_END: Final = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
 _THOUGHT_END_CHARS: Final = len("</reasoning>")
 # White space, Markdown and quotation marks that a model may write before the marker.
-_DECORATION: Final = " \t\r\n*_`\"'>#[("
+_DECORATION: Final = r"[\s*_`\"'>#\[(]"
 _MARKER_AT_START: Final = re.compile(
-    rf"[{re.escape(_DECORATION)}]{{0,20}}NO(?:_|\\_| )ANSWER(?!\w)"
+    rf"{_DECORATION}{{0,20}}NO(?:_|\\_| )ANSWER(?!\w)"
     r"[^\w\s]{0,16}[\s.:,;–—-]{0,16}"
 )
 
@@ -165,7 +165,7 @@ def _can_become_opening(text: str) -> bool:
     if marker := _MARKER_AT_START.match(text):
         # More punctuation may follow.
         return marker.end() == len(text)
-    start = text.lstrip(_DECORATION)
+    start = re.sub(rf"\A{_DECORATION}+", "", text)
     spelled = start.replace("\\", "").replace(" ", "_")
     return len(text) - len(start) <= 20 and (
         MARKER.startswith(spelled) or any(tag.startswith(start.lower()) for tag in _THOUGHT_TAGS)

@@ -17,7 +17,7 @@ from qtmiddleware.config.settings import CacheSettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Cache
 from qtmiddleware.runtime.concurrency import IO
-from qtmiddleware.runtime.forking import make_lock
+from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.types import Deadline, Degradation, Transformation
 
 MAX_ENTRIES: Final = 1_024
@@ -50,9 +50,14 @@ class TransformationCache:
         self.hits = self.misses = 0
         self._clock = clock
         self._entries: OrderedDict[Hashable, tuple[float, Transformation]] = OrderedDict()
+        self._lock = make_lock()
+        self.reset_state()
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Forget all flights after a fork, because their leaders are in the parent process."""
         # By key: the flight, and until when its leader may take.
         self._flights: dict[Hashable, tuple[Future[Any], float]] = {}
-        self._lock = make_lock()
 
     def get(self, key: Hashable, *, is_counted: bool = True) -> Transformation | None:
         """Return what is stored under *key*; ``None`` if there is nothing or it has expired."""
@@ -83,7 +88,7 @@ class TransformationCache:
         """Return the flight for *key*, and whether the caller leads it and has to land it.
 
         A leader may take until *latest*. An overdue leader was stopped, for example with its event
-        loop or by a fork, so the next caller leads a new flight.
+        loop, so the next caller leads a new flight.
         """
         with self._lock:
             flight, end = self._flights.get(key, (None, 0.0))

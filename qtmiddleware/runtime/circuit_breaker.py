@@ -130,10 +130,9 @@ class Breaker:
             self._needs_probe = False
             return "closed" if attempt.is_probe else ""
         self._failures_in_row += 1
-        was_open = self._needs_probe
         if attempt.is_probe or self._failures_in_row >= self.max_failures:
             self._needs_probe = True
             pause = max(self.open_seconds, pause)
         if pause > 0:
             self._open_until = self._clock() + pause
-        return "opened" if self._needs_probe and not was_open else ""
+        return "opened" if self._needs_probe and not attempt.is_probe else ""

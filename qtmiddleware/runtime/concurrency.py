@@ -255,7 +255,8 @@ class Job(Generic[T]):
             self.finish(Outcome(await work()))
         except BaseException as error:
             self.finish(Outcome(error=error))
-            if isinstance(error, KeyboardInterrupt | SystemExit):
+            # A `SystemExit` of a task would end the caller's event loop. The flow decides about it.
+            if isinstance(error, KeyboardInterrupt):
                 raise
 
     def start_thread(self, work: Work[T], bulkhead: Bulkhead, context: Context) -> None:
@@ -514,17 +515,21 @@ def is_async(function: object) -> bool:
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the result of *coroutine*, a flow over `Threads`. Blocks the calling thread."""
+    # An event loop that runs in this thread would close the flow's generators when it ends.
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
     try:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
     except RuntimeError as error:
-        # Python replaces a `StopIteration` of the wrapped function, which would end a coroutine.
-        if str(error) == "coroutine raised StopIteration" and error.__cause__ is not None:
+        # Python replaces an exception of the wrapped function that would end a coroutine.
+        if " raised Stop" in str(error) and error.__cause__ is not None:
             raise error.__cause__ from None
         raise
     finally:
         coroutine.close()
+        sys.set_asyncgen_hooks(*hooks)
     raise RuntimeError("a flow over threads must not suspend")
 
 

@@ -77,18 +77,14 @@ class LogSampler:
         """Log *event* with those *reasons*, each with its detail, that were not logged recently."""
         texts: list[str] = []
         for reason, detail in reasons.items():
-            if self._was_logged_recently(event, reason):
-                continue
-            # A record is one line, but an error's message may have several.
-            note = " ".join(detail.split())
-            texts.append(f"{reason} ({note})" if note else reason)
+            now, key = self._clock(), (event, reason)
+            with self._lock:
+                is_recent = now < self._logged.get(key, float("-inf")) + SAMPLE_SECONDS
+                if not is_recent:
+                    self._logged[key] = now
+            if not is_recent:
+                # A record is one line, but an error's message may have several.
+                note = " ".join(detail.split())
+                texts.append(f"{reason} ({note})" if note else reason)
         if texts:
             logger.log(level, "%s: %s", message, "; ".join(texts), event=event, **values)
-
-    def _was_logged_recently(self, event: str, reason: str) -> bool:
-        now, key = self._clock(), (event, reason)
-        with self._lock:
-            is_recent = now < self._logged.get(key, float("-inf")) + SAMPLE_SECONDS
-            if not is_recent:
-                self._logged[key] = now
-        return is_recent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import count
@@ -116,6 +116,8 @@ NOT_OBSERVED: Final = Observation()
 
 def make_root_observation(observers: Sequence[Observer]) -> Observation:
     """Return the observation that is the parent of all top-level operations."""
+    if not isinstance(observers, Iterable):
+        raise ConfigError(f"observers= must be a list of observers, not {type(observers).__name__}")
     for observer in observers:
         if not isinstance(observer, Observer):
             raise ConfigError(

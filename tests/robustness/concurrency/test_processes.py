@@ -29,6 +29,31 @@ def in_child(work):
 """
 
 
+def test_a_child_does_not_wait_for_a_model_call_of_its_parent() -> None:
+    printed = python(
+        FORKING
+        + """
+parent, asked, release = os.getpid(), threading.Event(), threading.Event()
+
+def reply(prompt):
+    if os.getpid() == parent:
+        asked.set()
+        release.wait()
+    return {"sub_queries": SUBS}
+
+middleware = qtm.QueryMiddleware({**CONFIG, "cache": {"enabled": True}}, client=ScriptedModel(reply))
+plain = middleware.wrap(search)
+asking = threading.Thread(target=plain.retrieve, args=(QUERY,))
+asking.start()
+asked.wait()
+print(in_child(lambda: len(plain.retrieve(QUERY).variants) == 4))
+release.set()
+asking.join()
+"""
+    )
+    assert printed == "True\n"
+
+
 def test_a_child_forked_while_any_lock_is_held_works(house: ModelServer) -> None:
     printed = python(
         FORKING

@@ -12,6 +12,7 @@ from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.testing import ScriptedModel
 from tests.support.clock import Clock
 from tests.support.completions import completion
 from tests.support.fault_world import (
@@ -133,3 +134,15 @@ def test_no_call_can_change_what_protects_all(service: ModelServer) -> None:
     for group in ({"breaker": {"failures": 0}}, {"budget": {"maxTokens": 5}}):
         with pytest.raises(qtm.ConfigError, match="cannot be set for one call"):
             wrapped.retrieve(QUERY, config=group)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_model_that_exits_ends_no_event_loop(way: str) -> None:
+    def leave(prompt: Any) -> Any:
+        raise SystemExit(3)
+
+    wrapped = qtm.QueryMiddleware("balanced", client=ScriptedModel(leave)).wrap(search)
+    sync = way == "sync"
+    retrieval = wrapped.retrieve(QUERY) if sync else asyncio.run(wrapped.aretrieve(QUERY))
+    (problem,) = retrieval.degradations
+    assert (problem.stage.partition(".")[0], problem.reason) == ("transform", "failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -130,3 +131,67 @@ async def test_a_closed_stream_stops_the_model_and_is_logged_once(
     trace = json.loads(line)["trace"]
     assert trace["llm_calls"] == reads
     assert (trace["stages"][-1]["name"], trace["stages"][-1]["detail"]) == ("answer", "closed")
+
+
+class Waiting(ScriptedModel):
+    """Says a word, and the rest once it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__("fit.")
+        self.go_on = Event()
+
+    def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[Any]:
+        yield None  # As OpenAI's first chunk.
+        yield "Jaco is "
+        assert self.go_on.wait(20)
+        yield from super().stream(prompt, deadline)
+
+
+def wrap_waiting() -> tuple[Waiting, qtm.Wrapped]:
+    model = Waiting()
+    row = {"id": "a", "score": 1.0, "text": "Jaco is fit."}
+    return model, qtm.QueryMiddleware("rules", client=model).wrap(lambda query, top_k=4: [row])
+
+
+@pytest.mark.parametrize("enters", [False, True])
+async def test_an_event_loop_stays_free_though_it_reads_a_blocking_stream(enters: bool) -> None:
+    """As Starlette's StreamingResponse does."""
+    model, wrapped = wrap_waiting()
+
+    async def tick() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        model.go_on.set()
+
+    stream = wrapped.stream_answer(QUERY)
+    async with stream if enters else nullcontext():
+        pieces = [await anext(stream)]
+        ticking = asyncio.create_task(tick())
+        pieces += [piece async for piece in stream]
+    await ticking
+    assert "".join(pieces) == stream.answer.text == "Jaco is fit."
+
+
+def test_a_blocking_stream_is_read_after_the_loop_that_it_was_made_in() -> None:
+    model, wrapped = wrap_waiting()
+    model.go_on.set()
+
+    async def make() -> tuple[str, qtm.AnswerStream]:
+        stream = wrapped.stream_answer(QUERY)
+        return next(stream), stream
+
+    piece, stream = asyncio.run(make())
+    assert piece + "".join(stream) == stream.answer.text == "Jaco is fit."
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
+@pytest.mark.parametrize("method", ["__call__", "retrieve", "answer", "stream_answer"])
+def test_an_exception_that_ends_an_iteration_passes_through(
+    error: type[Exception], method: str
+) -> None:
+    def fail(query: str, top_k: int = 4) -> Any:
+        raise error("mine")
+
+    wrapped = qtm.QueryMiddleware("rules", client=ScriptedModel("")).wrap(fail)
+    with pytest.raises(error, match="mine"):
+        getattr(wrapped, method)(QUERY)

@@ -62,6 +62,7 @@ def test_what_is_no_marker_and_no_citation_stays_as_it_is(text: str) -> None:
         ("<think>He is [1].\nYes.</think>\n\nHe is fit.", "He is fit."),
         ("<THINK>a</THINK><reasoning>b</reasoning>He is fit.", "He is fit."),
         ("<think>never ends", ""),
+        ("\u2028\xa0<think>a</think>He is fit.", "He is fit."),
     ],
 )
 def test_thoughts_at_the_beginning_are_no_part_of_the_answer(written: str, left: str) -> None:

@@ -139,3 +139,5 @@ def test_an_observer_that_raises_changes_nothing_and_is_logged_once(
     assert len(heard.ended) == len(heard.started) > 0
     with pytest.raises(qtm.ConfigError, match="an observer must have on_start and on_end"):
         qtm.QueryMiddleware(observers=([],))  # type: ignore[arg-type]
+    with pytest.raises(qtm.ConfigError, match="observers= must be a list of observers, not int"):
+        qtm.QueryMiddleware(observers=5)  # type: ignore[arg-type]
