@@ -14,7 +14,7 @@ from typing import Any
 from qtmiddleware.catalogue import FILLED_BY, NOTHING, TEXT_FIELDS, TransformRow
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms.guard import guard_conversation, guard_transformation
+from qtmiddleware.transforms.guard import guard_conversation
 from qtmiddleware.transforms.prompt import GlossaryTerms, Transform, append_digest
 from qtmiddleware.transforms.prompts import PROMPTS, combined
 from qtmiddleware.transforms.repeats import ORIGINAL, find_repeats
@@ -37,7 +37,6 @@ __all__ = [
     "build_prompts",
     "find_repeats",
     "guard_conversation",
-    "guard_transformation",
     "is_within_limits",
     "merge_transformations",
     "parse_transformation",

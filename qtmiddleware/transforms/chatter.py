@@ -127,8 +127,7 @@ def _begins_with(key: str, text: str, query: str) -> bool:
     folded_query = _fold_opening(query)
     words = set(re.findall(r"\w+", match.group()))
     query_words = set(re.findall(r"\w+", folded_query))
-    is_users_wording = pattern.match(folded_query) or words <= query_words
-    return not is_users_wording
+    return not (pattern.match(folded_query) or words <= query_words)
 
 
 @cache

@@ -130,16 +130,13 @@ def guard_conversation(
         glossary=glossary,
         conversation=conversation,
     )
-    spans = find_spans(query)
     if texts.standalone:
         form = Transformation(standalone=texts.standalone)
-        guarded = guard(form, query=query, required_spans=spans)
+        guarded = guard(form, query=query, required_spans=find_spans(query))
         notes = texts.notes + guarded.notes
         texts = replace(texts, standalone=guarded.standalone, notes=notes)
-        if texts.standalone:
-            query = texts.standalone
-            spans = find_spans(query)
-    return guard(texts, query=query, required_spans=spans)
+    query = texts.standalone or query
+    return guard(texts, query=query, required_spans=find_spans(query))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +309,9 @@ def _keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
     if kind == "url":
         return _SCHEME.sub("", fold_text(span)).rstrip("/") in fold_text(text)
     # A name may also be written like an identifier, such as "WiFi" for "Wi-Fi".
-    return _has_identifier(span, text) or (kind == "name" and _has_name(span, text))
+    if _compile_identifier(span).search(fold_text(text)):
+        return True
+    return kind == "name" and _has_name(span, text)
 
 
 def _format_span(kind: str, span: str) -> str:
@@ -327,13 +326,9 @@ def _has_phrase(phrase: str, text: str) -> bool:
     return f" {words} " in f" {' '.join(fold_words(text))} " if words else phrase in text
 
 
-def _has_identifier(span: str, text: str) -> bool:
-    """Return whether *text* contains the identifier *span*, ignoring case and separators."""
-    return bool(_compile_identifier(span).search(fold_text(text)))
-
-
 @lru_cache(maxsize=256)
 def _compile_identifier(span: str) -> re.Pattern[str]:
+    """Return a pattern for the identifier *span* in folded text, with any separators."""
     folded_span = fold_text(span).strip().removesuffix("'s").removesuffix("'").rstrip(".")
     parts = [re.escape(part) for part in _JOINT.split(folded_span) if part]
     pattern = r"[\s._-]*".join(parts)

@@ -31,12 +31,8 @@ from qtmiddleware.kit.stores.sqlite import extract_words
 from qtmiddleware.preprocessing import find_protected_spans, preprocess
 from qtmiddleware.preprocessing.hidden_characters import escape_hidden, escape_json
 from qtmiddleware.protocols import Reply
-from qtmiddleware.transforms import (
-    PROMPTS,
-    find_repeats,
-    guard_transformation,
-    parse_transformation,
-)
+from qtmiddleware.transforms import PROMPTS, find_repeats, parse_transformation
+from qtmiddleware.transforms.guard import guard_transformation
 from qtmiddleware.types import Match, Transformation
 
 QUESTION: Final = "Does Jaco have any health concerns in May 2024, and not before?"

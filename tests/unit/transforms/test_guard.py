@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
+from qtmiddleware.transforms import build_prompts, parse_transformation
+from qtmiddleware.transforms.guard import guard_transformation
 from qtmiddleware.types import Message, Transformation
 from tests.support.shared_data import RECORDED
 
