@@ -271,7 +271,10 @@ class AnswerFlow:
         return _Draft(self._build_prompt("synthesis", data), passages, fallback=best[2])
 
     async def _search_parts(
-        self, questions: Sequence[str], trace: Trace, services: Services
+        self,
+        questions: Sequence[str],
+        trace: Trace,
+        services: Services,
     ) -> list[_Part]:
         """Return each of *questions* with the passages found for it; failures are degradations."""
         settings = self._settings
