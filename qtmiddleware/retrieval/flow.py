@@ -268,7 +268,9 @@ class _Flow:
                 # The function may allow only one call at a time, as a database connection does.
                 await running.get()
                 running = None
-                search = self._original_search = Search(original.text, weight=original.weight)
+                search_width = None
+                search = Search(original.text, weight=original.weight, calls=search.calls)
+                self._original_search = search
                 response = await self._call_function(search)
                 self._search_error = None
                 self.trace.note("original", "failed beside other searches; repeated alone")
