@@ -145,7 +145,8 @@ def ingest(
 
     New and changed documents are read, split into chunks, embedded and stored. Unchanged documents
     are skipped, and deleted documents are removed. A document that cannot be read is reported, and
-    its old chunks stay. Documents of other data paths in the same index are not changed.
+    its old chunks stay. Documents of other data paths in the same index are not changed, unless
+    they were deleted from the folder *data_path* or from the folder of a glob.
 
     If the run is killed, the next run completes the work, without embedding a text or asking for a
     context twice.
@@ -359,11 +360,13 @@ class _Run:
     def remove_gone_documents(self) -> None:
         """Remove the documents of this data path that were not found any more."""
         ledger = self._ledger
-        find = "SELECT file, name, chunks FROM documents WHERE root = ?"
-        rows = ledger.execute(find, self._source.key)
-        gone = [row for row in rows if row[0] not in self._files]
-        files = [(file,) for file, _, _ in gone]
-        ids = [id_ for _, name, chunks in gone for id_ in _list_ids(name, 0, chunks)]
+        files, ids = [], []
+        for file, root, name, chunks in ledger.execute(
+            "SELECT file, root, name, chunks FROM documents"
+        ):
+            if file not in self._files and self._source.has_lost(file, root):
+                files.append((file,))
+                ids += _list_ids(name, 0, chunks)
         # If this run is killed now, a document that comes back is not taken for unchanged.
         with ledger.open_transaction():
             ledger.execute_many("UPDATE documents SET fingerprint = '' WHERE file = ?", files)
@@ -372,7 +375,7 @@ class _Run:
         with ledger.open_transaction():
             ledger.execute_many("DELETE FROM vectors WHERE file = ?", files)
             ledger.execute_many("DELETE FROM documents WHERE file = ?", files)
-        self._counts["removed"] = len(gone)
+        self._counts["removed"] = len(files)
 
     def build_report(self, seconds: float) -> IngestReport:
         """Return the report of this run, and log its counts."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
@@ -62,6 +63,17 @@ class Source:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
         identity = json.dumps([content, version, *self._version])
         return hashlib.sha256(identity.encode()).hexdigest()
+
+    def has_lost(self, file: str, root: str) -> bool:
+        """Return whether *file*, which was not found, is no document of the index any more.
+
+        It was ingested last as part of *root*. In the folder of another data path, only files that
+        no longer exist are lost.
+        """
+        if root == self.key or self.is_file:
+            return root == self.key
+        path = Path(os.fsdecode(unquote_to_bytes(file)))
+        return path.is_relative_to(self._base) and not os.path.lexists(path)
 
     def build_name(self, path: Path, is_taken: Callable[[str], object]) -> str:
         """Return a name for the document at *path* that is not taken; its ids begin with it."""

@@ -85,6 +85,19 @@ def test_equal_names_and_deletions_touch_no_other_data_path(world: World) -> Non
     assert documents_of(world) == {own.rpartition("#")[0], "gamma.txt", "sub/beta.md"}
 
 
+@pytest.mark.parametrize("path", ["sub/beta.md", "sub", "**/*.md"])
+def test_a_deleted_file_goes_from_its_folder_however_it_was_last_ingested(
+    world: World,
+    path: str,
+) -> None:
+    hidden = world.write("sub/.hidden é%.md", "A hidden file that was named itself.")
+    for data_path in (world.docs, world.docs / path, hidden):
+        world.ingest(data_path)
+    (world.docs / "sub" / "beta.md").unlink()
+    assert (world.ingest(world.docs / "alpha.txt").removed, world.ingest().removed) == (0, 1)
+    assert documents_of(world) == {"alpha.txt", "gamma.txt", ".hidden %C3%A9%25.md"}
+
+
 @pytest.mark.parametrize("pattern", ["", "**/*.txt"])
 @pytest.mark.parametrize("leads_to", ["../credentials", "alpha.txt", "nowhere.txt"])
 def test_a_link_to_a_file_that_is_found_in_a_folder_is_skipped_and_told(
