@@ -47,13 +47,16 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 def _build_condition(name: Any, operand: Any) -> Matcher:
     """Return a function for the conditions on *name*, which is a field, ``$and`` or ``$or``."""
     if name in ("$and", "$or"):
-        if not isinstance(operand, list) or not operand:
+        # An empty condition would match every passage.
+        if not isinstance(operand, list) or not operand or {} in operand:
             raise _build_error(name, "a list of one or more conditions")
         conditions = [build_matcher(condition) for condition in operand]
         combine = all if name == "$and" else any
         return lambda metadata: combine(condition(metadata) for condition in conditions)
     if not isinstance(name, str) or name.startswith("$"):
         raise _build_error(repr(name), "a field, $and or $or")
+    if operand == {}:
+        raise _build_error(f"the condition on {name!r}", 'an operator and a value, as {"$eq": 1}')
     operators = operand if isinstance(operand, Mapping) else {"$eq": operand}
     matchers = [_build_operator(name, key, value) for key, value in operators.items()]
     return lambda metadata: all(matcher(metadata) for matcher in matchers)
@@ -65,14 +68,16 @@ def _build_operator(field: str, name: Any, operand: Any) -> Matcher:
         values = operand if name in ("$in", "$nin") else [operand]
         if isinstance(values, list) and all(isinstance(value, _SCALARS) for value in values):
             return _build_membership(field, values, is_wanted=name in ("$eq", "$in"))
+    if name == "$exists" and isinstance(operand, bool):
+        return lambda metadata: (metadata.get(field) is not None) is operand
     if name in _ORDERS and _is_number(operand):
         compare = _ORDERS[name]
         return lambda metadata: any(
             _is_number(value) and compare(value, operand) for value in _list_values(metadata, field)
         )
     allowed = (
-        "a text, number or boolean ($eq, $ne), a list of them ($in, $nin), or a number ($gt, $gte,"
-        " $lt, $lte)"
+        "a text, number or boolean ($eq, $ne), a list of them ($in, $nin), a boolean ($exists), or"
+        " a number ($gt, $gte, $lt, $lte)"
     )
     raise _build_error(f"{name!r} of the field {field!r}", allowed)
 
