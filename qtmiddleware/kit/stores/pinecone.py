@@ -20,6 +20,7 @@ from qtmiddleware.runtime.forking import MadeOnce
 # Source: https://docs.pinecone.io/reference/api/database-limits
 MOST_IDS: Final = 1_000
 MOST_BYTES: Final = 2_000_000
+MOST_METADATA_BYTES: Final = 40 * 1_024
 MOST_MATCHES: Final = 10_000
 
 # The maximum size of a number in JSON, in bytes, with a comma and a space.
@@ -194,14 +195,19 @@ class PineconeStore:
             fields = {**passage.metadata, self._text_field: passage.text}
             fields = {name: value for name, value in fields.items() if value is not None}
             try:
-                encoded = replace_surrogates(json.dumps(fields, ensure_ascii=False))
+                compact = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
             except (TypeError, ValueError) as error:
                 kind = type(error).__name__
                 raise StoreError(
                     f"the metadata of the passage {passage.id!r} must be JSON ({kind})"
                 ) from None
-            size = len(encoded.encode()) + len(passage.id) + _FRAME_BYTES
-            size += len(vector) * _NUMBER_BYTES
+            encoded = replace_surrogates(compact).encode()
+            if len(encoded) > MOST_METADATA_BYTES:
+                raise StoreError(
+                    f"the passage {passage.id!r} has {len(encoded):,} bytes of text and metadata;"
+                    f" Pinecone takes at most {MOST_METADATA_BYTES:,}. Lower chunkSize"
+                )
+            size = len(encoded) + len(passage.id) + _FRAME_BYTES + len(vector) * _NUMBER_BYTES
             if batch and (len(batch) == MOST_IDS or total_bytes + size > MOST_BYTES):
                 yield list(batch.values())
                 batch, total_bytes = {}, 0

@@ -125,6 +125,7 @@ def test_long_texts_go_in_batches_within_every_limit(
     ("passage", "vector", "said"),
     [
         (Passage("bad", "", {"set": {"a"}}), X, "metadata of the passage 'bad'"),
+        (Passage("bad", "é" * 20_480), X, "'bad' has 40,971 bytes .* at most 40,960. .* chunkSize"),
         (Passage("bad", ""), [1.0, 2.0], "each vector must be a list of 3 finite numbers"),
     ],
 )
