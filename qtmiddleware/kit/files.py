@@ -1,19 +1,27 @@
-"""Create private files, and replace files so that readers never see half a file."""
+"""Create private files, replace files so that readers never see half a file, and read tables."""
 
 from __future__ import annotations
 
+import csv
 import errno
 import os
 import secrets
 import stat
 from collections.abc import Iterable
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from qtmiddleware.runtime.files import PRIVATE, refuse_link
 
 PRIVATE_FOLDER: Final = 0o700
+
+# Of equal separators, the first is chosen: texts contain commas most often.
+_SEPARATORS: Final = "\t;|,"
+# How much of a table shows its separator.
+_SAMPLE_CHARS: Final = 100_000
+_SAMPLE_ROWS: Final = 20
 
 
 def make_private_folders(folder: Path) -> None:
@@ -128,3 +136,19 @@ def _read_permissions(target: Path) -> int | None:
     if not stat.S_ISREG(mode):
         raise OSError(errno.EEXIST, "it exists but is not a file", str(target))
     return stat.S_IMODE(mode)
+
+
+def find_separator(table: str) -> str:
+    """Return the comma, semicolon, tab or ``|`` between the cells of *table*.
+
+    This is the separator that gives all of the first rows the same number of cells, two or more. If
+    there is none or several, it is the one that gives the first row the most cells.
+    """
+    lines = list(filter(str.strip, table[:_SAMPLE_CHARS].splitlines()))
+
+    def rate(separator: str) -> tuple[bool, int]:
+        rows = islice(csv.reader(lines, delimiter=separator), _SAMPLE_ROWS)
+        counts = [len(row) for row in rows] or [0]
+        return min(counts) == max(counts) > 1, counts[0]
+
+    return max(_SEPARATORS, key=rate)

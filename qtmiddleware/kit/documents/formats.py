@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.pieces import MOST_BYTES, OWN, Location, Piece
+from qtmiddleware.kit.files import find_separator
 from qtmiddleware.runtime.logs import get_logger
 
 EXTRA: Final = "documents"
@@ -67,15 +68,12 @@ def read_plain_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the rows of a CSV file as `format_rows` does.
-
-    The separator is the comma, semicolon, tab or ``|`` that occurs most often in the first line.
-    """
+    """Yield the rows of a CSV file as `format_rows` does."""
     # Python's own limit is 128 kB, but a cell may hold a whole document.
     csv.field_size_limit(MOST_BYTES)
     text = read_text(path, file).strip("\n")
-    separator = max(",;\t|", key=text.partition("\n")[0].count)
-    yield from format_rows(csv.reader(io.StringIO(text), delimiter=separator), {})
+    rows = csv.reader(io.StringIO(text), delimiter=find_separator(text))
+    yield from format_rows(rows, {})
 
 
 def format_rows(rows: Iterable[Iterable[str]], location: Location) -> Iterator[Piece]:

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.files import open_regular_file
+from qtmiddleware.kit.files import find_separator, open_regular_file
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
 
@@ -60,7 +60,6 @@ _GRADE_WORDS: Final = {
     **dict.fromkeys(("yes", "y", "true", "relevant"), 1),
     **dict.fromkeys(("no", "n", "false", "irrelevant", "not relevant"), 0),
 }
-_SEPARATORS: Final = ",;\t|"
 _BETWEEN_IDS: Final = re.compile(r"[,;|\r\n]")
 _FOLDER: Final = "; a data set is a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv"
 
@@ -470,8 +469,7 @@ def _find_list(whole: dict[str, Any]) -> list[Any]:
 
 
 def _read_table(file: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    header = next(filter(None, map(str.strip, text.splitlines())), "")
-    separator = max(_SEPARATORS, key=header.count)
+    separator = find_separator(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names: list[str] = []
     while True:

@@ -60,6 +60,19 @@ def test_what_parts_the_cells_is_seen(read: Any, mark: str) -> None:
     assert found[1] == ("Größe, ca.: zwölf | Preis: 7 | Ort: Köln", {"row": 2})
 
 
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ('A;B, c;D, e\nx;"7,50";y\n', "A: x | B, c: 7,50 | D, e: y"),
+        ("A, b;C\n7,50;y\n", "A, b: 7,50 | C: y"),
+        ('A,b; c\nx,"y; z"\n\nx,y\n', "A: x | b; c: y; z"),
+        ("A\nx, y\n", "A: x, y"),
+    ],
+)
+def test_a_separator_may_stand_in_the_names_of_columns(read: Any, content: str, row: str) -> None:
+    assert texts(read("a.csv", content))[1] == row
+
+
 def test_each_record_of_json_is_a_paragraph_that_names_its_values(read: Any) -> None:
     records = [
         {"name": "Ada", "tags": ["a", None, True], "at": {"city": "London", "no": None}},

@@ -42,6 +42,7 @@ def judged(data: Dataset) -> dict[str, dict[str, int]]:
         pytest.param(PLAIN.encode("utf-8-sig"), id="a byte order mark"),
         pytest.param(PLAIN.encode("utf-16"), id="UTF-16"),
         pytest.param(f"question;id\n{HEALTH};health\n{FEE};fees\n", id="semicolons"),
+        pytest.param(f"question;id;a, b, c, d\n{HEALTH};health;1\n{FEE};fees;1\n", id="commas"),
         pytest.param(f'\n question , id \n{HEALTH}, health \n,\n"{FEE}", fees\n\n', id="blanks"),
         pytest.param(f'Query,Passage ID\n{HEALTH},health\n"{FEE}",fees\n', id="other names"),
     ],
