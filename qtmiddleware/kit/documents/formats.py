@@ -31,7 +31,8 @@ _CONTROLS: Final = re.compile(r"[\0-\x08\x0e-\x19\x1c-\x1f\x7f]")
 _CHARS_PER_CONTROL: Final = 100
 # The maximum length of a name, which repeats for each of its values.
 _NAME_CHARS: Final = 100
-_NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
+_NO_METADATA: Final = {"id", "_id", "title", "metadata", *TEXTS}
+_RENAMED: Final = OWN | {"record"}
 # The maximum number of metadata fields of a record. Each chunk repeats the metadata.
 _MOST_FIELDS: Final = 50
 # The maximum number of digits of a whole number, which 64 bits hold. A longer one is a text.
@@ -156,7 +157,7 @@ def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
     inner = fields.get("metadata")
     values = {**(inner if isinstance(inner, dict) else {}), **fields}
     simple = (
-        (name[:_NAME_CHARS], value)
+        (f"record_{name}" if name in _RENAMED else name[:_NAME_CHARS], value)
         for name, value in values.items()
         if name not in _NO_METADATA and isinstance(value, str | int | float)
     )

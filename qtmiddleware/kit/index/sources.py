@@ -22,7 +22,7 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.providers import replace_surrogates
 
 # The version of reading and splitting. After an increase, all documents are read again.
-READER: Final = 6
+READER: Final = 7
 # The maximum length of a document's name, because Pinecone's ids have at most 512 characters.
 LONGEST_NAME: Final = 480
 

@@ -93,7 +93,7 @@ def test_a_json_line_with_a_text_has_its_chunks_for_itself_and_metadata(
 ) -> None:
     rows = [
         {"_id": "a", "title": "Pumps", "text": "It runs at 3 bar. " * 20, "year": 2021, "size": 10**4_200},
-        {"id": 7, "text": "No title.", "metadata": {"lang": "en", "deep": {"x": 1}}, "chunk": 1},
+        {"id": 7, "text": "No title.", "metadata": {"lang": "en", "deep": {"x": 1}}, "source": "wiki"},
         {"name": "Ada", "price": 1.5},
         {"body": "Long metadata. " * 90, **{f"field {at}": "x" * 100 for at in range(5_000)}},
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_json_line_with_a_text_has_its_chunks_for_itself_and_metadata(
     assert first[0].text.startswith("Pumps\nIt runs at 3 bar.")
     assert all(it.location == place for it in first)
     assert second.text == "No title."
-    assert second.location == {"record": 2, "record_id": "7", "lang": "en"}
+    assert second.location == {"record": 2, "record_id": "7", "lang": "en", "record_source": "wiki"}
     assert third.text == "name: Ada\nprice: 1.5\n\n"
     assert [it.start for it in chunks] == sorted({it.start for it in chunks})
     assert second.start == first[-1].end == second.end - len("No title.")
