@@ -159,9 +159,8 @@ class ContextWriter:
         return results
 
     def _find_context(self, key: bytes) -> str | None:
-        context: str | None = self._ledger.find_value(
-            "SELECT text FROM contexts WHERE key = ?", key
-        )
+        find = "SELECT text FROM contexts WHERE key = ?"
+        context: str | None = self._ledger.find_value(find, key)
         return context
 
     def _hash_prompt(self, prompt: Prompt) -> bytes:

@@ -189,10 +189,8 @@ def _merge_rankings(
         if key[0] != DEFAULT_NAMESPACE:
             record["namespace"] = key[0]
         for name in ("vector", "bm25"):
-            score = None
-            if name in found:
-                score = rankings[name].scores[found[name]]
-            record[f"{name}_score"] = score
+            is_found = name in found
+            record[f"{name}_score"] = rankings[name].scores[found[name]] if is_found else None
         records.append(record)
     return records
 

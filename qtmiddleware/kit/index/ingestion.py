@@ -259,7 +259,6 @@ class _Run:
         """Read a document; return ``None`` if it is unchanged or cannot be read."""
         ledger, file = self._ledger, identify_file(path)
         self._files.add(file)
-        find_name = "SELECT 1 FROM documents WHERE name = ?"
         try:
             # The hash is computed before the file is read. If the file changes in between, the next
             # run sees another fingerprint and reads the file again.
@@ -270,11 +269,8 @@ class _Run:
             if known and known[0][1] == fingerprint:
                 self._counts["unchanged"] += 1
                 return None
-            if known:
-                name = known[0][0]
-            else:
-                is_taken = partial(ledger.find_value, find_name)
-                name = self._source.build_name(path, is_taken)
+            is_taken = partial(ledger.find_value, "SELECT 1 FROM documents WHERE name = ?")
+            name = known[0][0] if known else self._source.build_name(path, is_taken)
             passages = self._source.read_passages(path, name, converter)
             return _Document(file, name, fingerprint, passages)
         except UnreadableDocument as error:
@@ -361,9 +357,8 @@ class _Run:
         """Remove the documents of this data path that were not found any more."""
         ledger = self._ledger
         files, ids = [], []
-        for file, root, name, chunks in ledger.execute(
-            "SELECT file, root, name, chunks FROM documents"
-        ):
+        rows = ledger.execute("SELECT file, root, name, chunks FROM documents")
+        for file, root, name, chunks in rows:
             if file not in self._files and self._source.has_lost(file, root):
                 files.append((file,))
                 ids += _list_ids(name, 0, chunks)
@@ -431,9 +426,7 @@ def _embed_batch(embedder: Embedder, texts: _Texts) -> list[tuple[bytes, bytes]]
     returned = embedder.embed([text for _, text in texts])
     vectors = read_vectors(returned, len(texts), embedder.name, embedder.dimension)
     layout = struct.Struct(f"<{embedder.dimension}f")
-    keys = [key for key, _ in texts]
-    packed = [layout.pack(*vector) for vector in vectors]
-    return list(zip(keys, packed, strict=True))
+    return [(key, layout.pack(*vector)) for (key, _), vector in zip(texts, vectors, strict=True)]
 
 
 def _log_counts(event: str, **counts: float) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from qtmiddleware.config.settings import Settings
@@ -46,9 +46,11 @@ class Source:
         self._base = Path(os.path.realpath(found.folder))
         self.key = encode_path(os.path.realpath(found.root))
         """The encoded data path, which marks its documents in the ledger."""
-        self._size, self._overlap = settings.chunk_size, settings.chunk_overlap
-        self._boundary = settings.chunk_boundary
-        self._version = [READER, self._size, self._overlap, self._boundary]
+        self._cutting: dict[str, Any] = {
+            "size": settings.chunk_size,
+            "overlap": settings.chunk_overlap,
+            "boundary": settings.chunk_boundary,
+        }
 
     def compute_fingerprint(self, path: Path, version: str) -> str:
         """Return a hash of the file, of all settings that affect its passages, and of *version*.
@@ -61,7 +63,7 @@ class Source:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
-        identity = json.dumps([content, version, *self._version])
+        identity = json.dumps([content, version, READER, self._cutting])
         return hashlib.sha256(identity.encode()).hexdigest()
 
     def has_lost(self, file: str, root: str) -> bool:
@@ -87,13 +89,7 @@ class Source:
         source = replace_surrogates(self._build_relative_path(path))
         passages: list[Passage] = []
         title = ""
-        for chunk in cut_document(
-            path,
-            converter,
-            size=self._size,
-            overlap=self._overlap,
-            boundary=self._boundary,
-        ):
+        for chunk in cut_document(path, converter, **self._cutting):
             text = replace_surrogates(chunk.text)
             title = title or _find_title(path, text)
             if text.strip():

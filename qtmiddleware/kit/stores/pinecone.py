@@ -132,7 +132,6 @@ class PineconeStore:
         At most 10,000. The score depends on the index's metric; a Euclidean distance is negated.
         """
         vector = self._convert_vector(query)
-        condition: dict[str, Any] = {"filter": filter} if filter else {}
         # Called only for its checks: all stores reject the same filters.
         build_matcher(filter or {})
         # A Euclidean index returns distances, so the smallest is the best.
@@ -145,7 +144,7 @@ class PineconeStore:
             top_k=min(top_k, MOST_MATCHES),
             namespace=self._namespace,
             include_metadata=True,
-            **condition,
+            filter=filter or None,
         )
         records = []
         for match in answer.matches:
@@ -159,10 +158,9 @@ class PineconeStore:
         """Return the number of passages; recent writes may not be counted yet."""
         self._check_index_once()
         namespaces = self._call("describe_index_stats").namespaces or {}
-        found = namespaces.get(self._namespace)
         # Pinecone may list the default namespace under either name.
-        if found is None and not self._namespace:
-            found = namespaces.get(_DEFAULT_NAMESPACE)
+        other_name = self._namespace or _DEFAULT_NAMESPACE
+        found = namespaces.get(self._namespace) or namespaces.get(other_name)
         return found.vector_count or 0 if found else 0
 
     def close(self) -> None:
