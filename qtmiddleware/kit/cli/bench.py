@@ -12,6 +12,7 @@ from typer import Option
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.check import describe_error
 from qtmiddleware.kit.cli import WORSE
 from qtmiddleware.kit.cli.environment import load_config
 from qtmiddleware.kit.cli.options import (
@@ -52,6 +53,7 @@ from qtmiddleware.preprocessing.text import format_count
 
 # Columns that a narrow terminal leaves out, in this order.
 _OPTIONAL_COLUMNS: Final = ("R@10", "calls", "$/1k", "searches", "+ms p50")
+_MOST_CAUSES: Final = 3
 _AS_TEXT: Final = "preprocessed as text"
 
 System = Mapping[str, Any]
@@ -137,6 +139,10 @@ def command(
             comparison = bench.measure(contenders, progress=update)
     for remark in comparison.notes[len(bench.notes) :]:
         write_note(remark)
+    # Messages may quote questions, so they are shown here, but kept out of the notes in files.
+    causes = dict.fromkeys(map(describe_error, comparison.errors))
+    for cause in list(causes)[:_MOST_CAUSES]:
+        write_note(cause)
     gate = None
     if before is not None:
         gate = compare_with_baseline(before, comparison, model_name=bench.model_name)

@@ -98,11 +98,10 @@ class PromptRunner:
             return ModelError(
                 "timeout", f"the language model did not answer within {self._timeout:g} seconds"
             )
-        if isinstance(outcome.error, QtMiddlewareError) and not isinstance(
-            outcome.error, ModelError
-        ):
-            raise outcome.error
-        error = convert_to_model_error(outcome.error)
+        cause = outcome.error
+        if isinstance(cause, QtMiddlewareError) and not isinstance(cause, ModelError):
+            raise cause
+        error = convert_to_model_error(cause)
         # The message of another model's error may quote the prompt.
         is_builtin = type(self._model).__module__.startswith("qtmiddleware.")
         return error if is_builtin else build_safe_error(error, self._model.name)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from statistics import fmean, median
 from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.check import describe_error
-from qtmiddleware.kit.evaluation.dataset import Dataset, Qrels, Question
+from qtmiddleware.kit.evaluation.dataset import Dataset, Qrels, Question, build_dataset
 from qtmiddleware.kit.evaluation.formatting import to_json
 from qtmiddleware.kit.evaluation.measures import (
     PRIMARY,
@@ -150,6 +149,8 @@ class Comparison:
         fingerprints: The hashes of questions, judgements and passages, as in
             `Dataset.fingerprints`.
         asked: The ids of all questions, with those that failed.
+        errors: The exceptions on the failed questions. `to_dict` leaves them out, because their
+            messages may quote a question.
     """
 
     dataset: str
@@ -161,6 +162,7 @@ class Comparison:
     seed: int = 0
     fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
     asked: frozenset[str] = field(default=frozenset(), repr=False)
+    errors: tuple[Exception, ...] = field(default=(), repr=False)
 
     def __getitem__(self, name: str) -> SystemScore:
         return {system.name: system for system in self.systems}[name]
@@ -172,7 +174,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as a dict, ready for JSON. It contains no texts."""
-        values = to_json(self, leave_out=("asked",))
+        values = to_json(self, leave_out=("asked", "errors"))
         return {**values, "version": version("qtmiddleware")}
 
 
@@ -192,7 +194,7 @@ def compare(
     """Measure *fn* on judged questions, first unchanged, then with each system's settings.
 
     All systems are compared with ``off``, the unchanged *fn*. If *fn* fails on a question, all
-    figures leave out the question, and `Comparison.notes` says why. If *fn* fails on ten questions
+    figures leave out the question, and `Comparison.errors` says why. If *fn* fails on ten questions
     in a row, its exception is raised.
 
     Args:
@@ -218,7 +220,7 @@ def compare(
         MissingExtra: ir-measures or scipy is not installed.
     """
     check_options("compare", options, WrapOptions.__optional_keys__)
-    data = _build_dataset(queries, qrels)
+    data = build_dataset(queries, qrels)
     is_wrapped = isinstance(fn, Wrapped)
     if systems is None:
         systems = USUAL if client is not None or is_wrapped else FREE
@@ -255,7 +257,7 @@ def measure(
 
     Raises:
         ConfigError: There are no questions, a question is blank, no passage is relevant, or the
-            first `ASKED_FOR_IDS` questions find no judged passage.
+            first `ASKED_FOR_IDS` questions, or all, find no judged passage.
         MissingExtra: ir-measures or scipy is not installed.
     """
     require_measurable(dataset)
@@ -268,6 +270,7 @@ def measure(
         errors = {id_: run.error for id_, run in runs[name].items() if run.error is not None}
         failures[name] = errors
         dataset = dataset.only(runs[name].keys() - errors.keys())
+    _refuse_other_ids([run for by_id in runs.values() for run in by_id.values()], whole)
     answered = [question.id for question in dataset.questions]
     runs = {name: {id_: by_id[id_] for id_ in answered} for name, by_id in runs.items()}
     measured = {
@@ -300,6 +303,7 @@ def measure(
         # The hashes include failed questions, so that runs on the same data have the same hashes.
         fingerprints=whole.fingerprints,
         asked=frozenset(question.id for question in whole.questions),
+        errors=tuple(error for errors in failures.values() for error in errors.values()),
     )
 
 
@@ -314,7 +318,7 @@ def require_measurable(dataset: Dataset) -> None:
         raise ConfigError(f"{subject} has no judged questions", path="dataset", value=dataset.name)
     if blank := [question.id for question in dataset.questions if not question.text.strip()]:
         raise ConfigError(f"the question {blank[0]!r} of {subject} is blank", path="queries")
-    if not any(map(_has_relevant_passage, dataset.qrels.values())):
+    if not any(grade > 0 for grades in dataset.qrels.values() for grade in grades.values()):
         raise ConfigError(f"{subject} must have a passage with a grade above 0", path="qrels")
     require_extras()
 
@@ -325,33 +329,6 @@ def require_extras() -> None:
     difference({})
 
 
-def _build_dataset(queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
-    questions: list[Any] = (
-        [Question(*entry) for entry in queries.items()]
-        if isinstance(queries, Mapping)
-        else list(queries)
-    )
-    if not all(isinstance(question, Question) for question in questions):
-        raise ConfigError("queries must be texts by id, or Questions", path="queries")
-    question_ids = {question.id for question in questions}
-    if len(question_ids) < len(questions):
-        raise ConfigError("two of the queries have the same id", path="queries")
-    if unknown := [id_ for id_ in qrels if id_ not in question_ids]:
-        raise ConfigError(
-            f"{len(unknown)} judged questions are not among the queries, the first is"
-            f" {unknown[0]!r}",
-            path="qrels",
-        )
-    for id_, grades in qrels.items():
-        if not isinstance(grades, Mapping):
-            raise ConfigError(
-                f"the judgements of {id_!r} must be a mapping of passage ids to whole numbers, such"
-                " as {'passage-1': 1}",
-                path="qrels",
-            )
-    return Dataset("live function", (), tuple(questions), qrels).only(qrels)
-
-
 def _run_system(
     name: str,
     system: Callable[[Question], Run],
@@ -359,8 +336,7 @@ def _run_system(
     progress: Progress | None,
 ) -> dict[str, Run]:
     runs: dict[str, Run] = {}
-    judged = {id_ for grades in dataset.qrels.values() for id_ in grades}
-    failed_in_a_row, total, has_judged = 0, len(dataset.questions), False
+    failed_in_a_row, total = 0, len(dataset.questions)
     for done, question in enumerate(dataset.questions, 1):
         run = runs[question.id] = system(question)
         failed_in_a_row = 0 if run.error is None else failed_in_a_row + 1
@@ -369,23 +345,24 @@ def _run_system(
                 f"The system {name!r} failed on {failed_in_a_row} questions in a row."
             )
             raise run.error
-        has_judged = has_judged or not judged.isdisjoint(run.ids)
-        if done == ASKED_FOR_IDS and not has_judged:
-            _refuse_other_ids(runs, judged)
+        if done == ASKED_FOR_IDS:
+            _refuse_other_ids(runs.values(), dataset)
         if progress is not None:
             progress(name, done, total)
     return runs
 
 
 def _refuse_other_ids(
-    runs: Mapping[str, Run],
-    judged: set[str],
+    runs: Collection[Run],
+    dataset: Dataset,
 ) -> None:
-    found = next((run.ids[0] for run in runs.values() if run.ids), None)
-    if found is not None:
+    judged = {id_ for grades in dataset.qrels.values() for id_ in grades}
+    found = [id_ for run in runs for id_ in run.ids]
+    # If the passages are known, so are their ids.
+    if found and not dataset.passages and judged.isdisjoint(found):
         raise ConfigError(
             "the judgements must name passages by the ids that the function returns. They name"
-            f" {min(judged)!r}, for example; the function returned {found!r}, and no judged id"
+            f" {min(judged)!r}, for example; the function returned {found[0]!r}, and no judged id"
             f" in {len(runs):,} answers. Write its ids into the judgements, or name their"
             " field with keywordEvidence.fields.id",
             path="qrels",
@@ -397,7 +374,7 @@ def _describe_failures(
     dataset: Dataset,
 ) -> Iterator[str]:
     failed = [
-        f"{name} on {question_id!r} ({describe_error(error)})"
+        f"{name} on {question_id!r} ({type(error).__name__})"
         for name, errors in failures.items()
         for question_id, error in errors.items()
     ]
@@ -428,7 +405,3 @@ def _list_warnings(dataset: Dataset, scores: Sequence[SystemScore]) -> Iterator[
                 f"{score.name}: {score.degraded} of {count} answers are degraded, mostly as the"
                 " model did not reply. They count, but their time and price are too low."
             )
-
-
-def _has_relevant_passage(grades: Mapping[str, int]) -> bool:
-    return any(grade > 0 for grade in grades.values())

@@ -206,6 +206,40 @@ def _load(path: str | Path, *, needs_judgements: bool) -> Dataset:
     return builder.build(root.stem)
 
 
+def build_dataset(queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
+    """Return the judged ones of *queries* as a data set; grades may be written as in files.
+
+    Raises `ConfigError` if an id or a grade is not valid.
+    """
+    if isinstance(queries, Mapping):
+        queries = [Question(*entry) for entry in queries.items()]
+    questions: list[Any] = list(queries)
+    if not all(isinstance(question, Question) for question in questions):
+        raise ConfigError("queries must be texts by id, or Questions", path="queries")
+    question_ids = {question.id for question in questions}
+    if len(question_ids) < len(questions):
+        raise ConfigError("two of the queries have the same id", path="queries")
+    if unknown := [id_ for id_ in qrels if id_ not in question_ids]:
+        raise ConfigError(
+            f"{len(unknown)} judged questions are not among the queries, the first is"
+            f" {unknown[0]!r}",
+            path="qrels",
+        )
+    parsed: dict[str, dict[str, int]] = {}
+    for id_, grades in qrels.items():
+        if not isinstance(grades, Mapping):
+            raise ConfigError(
+                f"the judgements of {id_!r} must be a mapping of passage ids to whole numbers, such"
+                " as {'passage-1': 1}",
+                path="qrels",
+            )
+        parsed[id_] = {}
+        for passage_id, grade in grades.items():
+            with name_place_in_errors(Path("qrels"), f"question {id_!r}, passage {passage_id!r}"):
+                parsed[id_][str(passage_id)] = _parse_grade(str(grade))
+    return Dataset("live function", (), tuple(questions), parsed).only(parsed)
+
+
 class _Builder:
     def __init__(self, *, needs_judgements: bool = False) -> None:
         self.questions: dict[str, Question] = {}
@@ -332,7 +366,7 @@ def _parse_texts(value: Any) -> dict[str, str]:
 
 
 def _parse_grade(value: Any) -> int:
-    """Return the grade in *value*; 1 if it is ``None``."""
+    """Return the grade in *value*; 1 if it is ``None``. Raises `ValueError` for other values."""
     text = "1" if value is None else str(value).strip().casefold()
     if text in _GRADE_WORDS:
         return _GRADE_WORDS[text]

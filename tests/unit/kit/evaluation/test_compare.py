@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import log2
 from typing import Any
 
+import numpy as np
 import pytest
 
 import qtmiddleware as qtm
@@ -127,6 +128,11 @@ def test_a_question_with_a_history_is_asked_with_it() -> None:
         ({"qrels": {**QRELS, "a": {"food": 1}}}, "1 judged questions are not .* first is 'a'"),
         ({"qrels": {"food": {"food": 0}}}, "must have a passage with a grade above 0"),
         ({"qrels": {"food": ["food"]}}, "judgements of 'food' must be a mapping"),
+        ({"qrels": {"food": {"food": "high"}}}, "question 'food', passage 'food': has 'high' as a"),
+        (
+            {"qrels": {"food": {"food": 0.5}}},
+            "question 'food', passage 'food': has '0.5' as a grade",
+        ),
         ({"queries": [Question("food", "a"), Question("food", "b")]}, "same id"),
         ({"queries": {"food": " "}, "qrels": {"food": {"food": 1}}}, "'food' .* is blank"),
     ],
@@ -162,7 +168,7 @@ def failing_on(numbers: range | tuple[int, ...], calls: list[str]) -> Callable[.
     def flaky(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         calls.append(query)
         if len(calls) in numbers:
-            raise TimeoutError("no answer\nfrom the index")
+            raise TimeoutError(f"no answer\nfrom the index for {query!r}")
         return search(query, top_k)
 
     return flaky
@@ -175,7 +181,11 @@ def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every
     found = compare(failing_on((2, 9, 10), []), eight, judged, ["rules"])
     assert [(score.failed, len(score.runs)) for score in found.systems] == [(1, 6), (1, 6)]
     (note,) = found.notes
-    assert note.startswith("2 of 8 questions failed and are not counted: off on 'q1' (TimeoutError")
+    assert note.startswith(
+        "2 of 8 questions failed and are not counted: off on 'q1' (TimeoutError)"
+    )
+    assert QUERIES["food"] in str(found.errors[0])
+    assert QUERIES["food"] not in repr(found) + json.dumps(found.to_dict())
     assert found.fingerprints == compare(retrieve, eight, judged, ["rules"]).fingerprints
     assert found.asked == set(eight)
 
@@ -200,9 +210,21 @@ def test_ids_that_no_judgement_knows_end_it_after_twenty_questions_with_one_of_e
     with pytest.raises(ConfigError, match=r"They name 'food', .* function returned 'chunk-1'"):
         compare(other, MANY, {id_: {"food": 1} for id_ in MANY})
     assert len(asked) == 20
-    # Few questions that find nothing relevant may still be hard ones.
-    found = compare(retrieve, {"q": QUERIES["food"]}, {"q": {"nowhere": 1}}, ["rules"])
+    with pytest.raises(ConfigError, match=r"They name 'food', .* no judged id in 4 answers"):
+        compare(other, {"q": "Who?", "r": "What?"}, {"q": {"food": 1}, "r": {"food": 1}}, ["rules"])
+    # One of few may still be a hard question.
+    queries = {"q": QUERIES["food"], "r": QUERIES["food"]}
+    found = compare(retrieve, queries, {"q": {"food": 1}, "r": {"nowhere": 1}}, ["rules"])
     assert found.notes[-1].startswith("No search returned 1 relevant passage: nowhere.")
+
+
+@pytest.mark.parametrize("grade", [np.int64(1), np.float32(1), 1.0, True, "yes"])
+def test_grades_are_read_as_in_files(grade: Any) -> None:
+    given, plain = (
+        compare(retrieve, QUERIES, {"food": {"food": value}}, []) for value in (grade, 1)
+    )
+    assert given["off"].means == plain["off"].means
+    assert given.fingerprints == plain.fingerprints
 
 
 def test_passages_are_found_by_their_text_where_the_judgements_have_other_ids() -> None:
