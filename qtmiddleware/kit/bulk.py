@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import count
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from threading import Event
@@ -91,7 +93,7 @@ def transform_file(
     digest = _hash_config(config.settings)
     with os.fdopen(open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
         done = _read_finished(file, path, digest)
-        rest = [question for question in questions if (question.id, question.text) not in done]
+        rest = _list_unfinished(questions, done, are_lines=not _has_records(Path(source)))
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
         transform = partial(_transform_questions, config, client, concurrency)
         records = _transform_on_ray(transform, rest) if on_ray else transform(rest)
@@ -111,13 +113,46 @@ def transform_file(
 
 
 def _read_questions(source: Path) -> tuple[Question, ...]:
-    if source.is_dir() or source.suffix.casefold() in _RECORDS:
+    if _has_records(source):
         questions = load_questions(source).questions
     else:
         questions = tuple(Question(str(number), line) for number, line in read_lines(source))
     for question in questions:
         validate_query(question.text, f"question {question.id} of {source}")
     return questions
+
+
+def _has_records(source: Path) -> bool:
+    return source.is_dir() or source.suffix.casefold() in _RECORDS
+
+
+def _list_unfinished(
+    questions: Sequence[Question],
+    done: set[tuple[str, str]],
+    *,
+    are_lines: bool,
+) -> list[Question]:
+    """Return the questions that are not in *done*, the ids and texts of the results.
+
+    If the ids are only numbers, they change when a question is inserted. A question then also has
+    the result of an equal text, and a new question gets a number that no result has.
+    """
+    rest = [question for question in questions if (question.id, question.text) not in done]
+    ids = [question.id for question in questions]
+    if not are_lines and ids != [str(number) for number, _ in enumerate(ids, 1)]:
+        return rest
+    moved = done.difference((question.id, question.text) for question in questions)
+    results = Counter(text for _, text in moved)
+    new: list[Question] = []
+    for question in rest:
+        results[question.text] -= 1
+        if results[question.text] < 0:
+            new.append(question)
+    taken = {id_ for id_, _ in done}
+    free = (number for number in map(str, count(1)) if number not in taken.union(ids))
+    return [
+        replace(question, id=next(free)) if question.id in taken else question for question in new
+    ]
 
 
 def _hash_config(settings: Settings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer import Option
@@ -27,9 +27,12 @@ from qtmiddleware.kit.cli.output import (
     write_json,
     write_note,
 )
-from qtmiddleware.preprocessing.text import format_count
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.transforms import NONE_NEEDED, SAME
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+
+# A failure of the model is noted in the transformation, so none means that the model was not asked.
+_NOT_ASKED: Final = "a greeting or thanks, and codes and numbers alone, are searched as they are."
 
 
 def command(
@@ -88,18 +91,21 @@ def _transform_questions(
     *,
     as_json: bool,
 ) -> None:
-    calls_model = config.settings.transformation_type != "none"
+    settings = config.settings
+    calls_model = settings.transformation_type != "none" and settings.escalation.mode != "never"
     rows: list[dict[str, Any]] = []
     reasons: set[str] = set()
     # One usable reply shows that the model works.
-    has_failed = calls_model
+    is_usable = False
     with QueryMiddleware(config) as middleware:
         for text in questions or filter(str.strip, (line.rstrip("\r\n") for line in sys.stdin)):
             transformation = middleware.transform(text)
             remarks = {remark for _, remark in transformation.notes}
             reasons |= remarks
             if not transformation.is_empty or remarks & {NONE_NEEDED, SAME}:
-                has_failed = False
+                is_usable = True
+            elif calls_model and not remarks:
+                write_note(f"No model was called for {shorten_text(text)!r}: {_NOT_ASKED}")
             keywords = middleware.preprocess(text)
             rows.append({"query": text, "preprocessed": keywords, **asdict(transformation)})
             if as_json:
@@ -111,7 +117,7 @@ def _transform_questions(
             _show_texts(transformation)
     if as_json:
         write_json(rows)
-    if has_failed and rows:
+    if reasons and not is_usable:
         fixes = [f"; {MODEL_FIXES[reason]}" for reason in sorted(reasons) if reason in MODEL_FIXES]
         raise ModelError(
             "unavailable",

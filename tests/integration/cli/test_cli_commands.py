@@ -224,3 +224,12 @@ def test_a_model_is_asked(qtm: Run, model_server: ModelServer) -> None:
     # A question without parts is no failure.
     ended = qtm("transform", "-t", "decompose", "Why?", **at)
     assert (ended.code, ended.err) == (0, "sub_queries: none needed\n")
+
+
+def test_a_question_for_which_no_model_is_called_is_no_failure(qtm: Run) -> None:
+    at = {"QTM_LLM_BASE_URL": "http://127.0.0.1:9"}
+    ended = qtm("transform", "--json", "E42", "thank you", **at)
+    assert (ended.code, [row["rewrite"] for row in json.loads(ended.out)]) == (0, [None] * 2)
+    assert ended.err.startswith("No model was called for 'E42': a greeting or thanks, and codes")
+    assert ended.err.count("\n") == 2
+    assert qtm("transform", "E42", QUESTION, **at).code == 1
