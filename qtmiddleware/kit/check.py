@@ -349,8 +349,11 @@ class _CheckRun:
         if problem.reason == "not_text":
             text, fix = f"`{self.argument}` must be text, not {problem.detail}", _NOT_TEXT
         elif problem.reason == "blank" and str(self.questions[0]).strip():
-            text = "the call lacks the clause that holds the question"
-            fix = 'pass one with a placeholder, such as score_by=[{"type": "embed", "query": "-"}]'
+            text = f"the call has no question in `{self.argument}`"
+            fix = f"pass the question as {self.argument}="
+            if self.argument == clauses.SCORE_BY:
+                text = "the call lacks the clause that holds the question"
+                fix = 'pass one with a placeholder: score_by=[{"type": "embed", "query": "-"}]'
         elif problem.reason in ("blank", "too_long"):
             text = f"the question is {problem.reason.replace('_', ' ')}"
             fix = "ask another question"
@@ -609,7 +612,7 @@ class _CheckRun:
 def _list_questions(value: Any) -> list[Any]:
     is_list = isinstance(value, list | tuple) and len(value) > 1
     if is_list and all(isinstance(text, str) for text in value):
-        return list(value)
+        return list(dict.fromkeys(value))
     return [value]
 
 

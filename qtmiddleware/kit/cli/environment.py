@@ -167,7 +167,7 @@ def _check_found_config(config: Config, file_name: str) -> None:
     if forbidden := list(_list_forbidden_keys(config, origin)):
         raise ConfigError(
             f"{origin} was found in this folder and must not set {', '.join(forbidden)}; if the"
-            f" file is yours, add --config {file_name}",
+            f" file is yours, name it: --config {file_name}, or qtm config show {file_name}",
             path=forbidden[0],
             source=origin,
         )

@@ -126,8 +126,8 @@ def import_function(target: str) -> Any:
     """
     module_path, _, path = target.partition(":")
     # Shells complete file names, so `app/search.py:find` is accepted for `app.search:find`.
-    module = module_path.removesuffix(".py").replace("/", ".")
-    if not (module and path):
+    module = module_path.removeprefix("./").removesuffix(".py").replace("/", ".")
+    if not path or not module or module.startswith("."):
         raise ConfigError(
             f"the function must be given as {TARGET}, such as app:search, not {target!r}",
             path=TARGET,

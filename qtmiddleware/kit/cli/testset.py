@@ -11,6 +11,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.options import ConfigFile, Sets
 from qtmiddleware.kit.cli.output import open_progress_bar, show_warnings, write_note
+from qtmiddleware.preprocessing.text import format_count
 
 
 def command(
@@ -51,8 +52,8 @@ def command(
             f"the model wrote no usable question about the {len(passages):,} passages ({dropped})"
         )
     write(generated.dataset, folder)
-    count = len(generated.dataset.questions)
-    text = f"{count} questions about {len(passages):,} passages are in {folder}"
+    written = format_count(len(generated.dataset.questions), "question")
+    text = f"Wrote {written} about {format_count(len(passages), 'passage')} to {folder}"
     if generated.cost_usd is not None:
         text += f", for ${generated.cost_usd:.4f}"
     if dropped:

@@ -116,7 +116,7 @@ def test_a_test_set_is_written_and_benched(qtm: Run, chat: ModelServer, tmp_path
     assert "No language model" in qtm(*asked).err
     ended = qtm(*asked, QTM_LLM_BASE_URL=chat.url)
     assert ended.code == 0, ended.err
-    assert "4 questions about 6 passages are in made" in ended.err
+    assert "Wrote 4 questions about 6 passages to made" in ended.err
     plain = json.loads(qtm("bench", "--data", "made", "--json").out)
     assert (plain["dataset"], plain["questions"]) == ("made", 4)
     assert any("synthetic" in note for note in plain["notes"])

@@ -67,6 +67,7 @@ def test_a_function_that_is_helped_ends_with_0_and_one_that_is_not_with_1_and_th
 ) -> None:
     ended = check("app:search", QUERY)
     assert (ended.code, "include_metadata=True" in ended.out) == (1, True)
+    assert check("./app.py:search", QUERY).out == ended.out
     mended = check("app:search", QUERY, "--arg", "include_metadata=true", "--json")
     found = json.loads(mended.out)  # what the function prints is not in it
     assert (mended.code, found["helps"], found["keywords"]) == (0, True, "jaco health concerns")
@@ -144,6 +145,11 @@ def test_a_file_that_cannot_be_asked_is_refused_with_its_line(
     ("arguments", "code", "words"),
     [
         (("nowhere:search",), 2, "nowhere"),
+        (
+            ("../app.py:search",),
+            2,
+            "given as MODULE:FUNCTION, such as app:search, not '../app.py:search'",
+        ),
         (("app:index.search", QUERY, "--set", "topK=3"), 2, "already wrapped"),
         (("app:index.search", QUERY, "--ask-file", "app.py"), 2, "not both"),
         (("broken:search",), 1, "nothing_of_that_name"),

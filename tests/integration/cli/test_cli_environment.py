@@ -150,7 +150,7 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
 ) -> None:
     (here / "model").mkdir()
     put_config(here, GRAVE[key])
-    said = rf"was found in this folder and must not set {key}.* add --config {CONFIG_FILES[1]}"
+    said = rf"was found in this folder and must not set {key}.* name it: --config {CONFIG_FILES[1]}"
     with pytest.raises(ConfigError, match=said) as caught:
         load_config(None)
     assert "evil" not in str(caught.value)

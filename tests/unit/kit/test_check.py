@@ -253,11 +253,34 @@ def test_of_several_questions_those_whose_order_changes_are_counted_with_example
     found = check(ending, FEES)
     assert says(found, "order", "changes for this question (strength")
     assert says(found, "example", 'fee: "The fee is due" comes before cats')
+    assert find(check(ending, [FEES] * 3), "order") == find(found, "order")
     # Rules that change nothing for three questions are no help, which is no fault of the search.
     found = check(ending, ["Do cats sleep?", "When do cats sleep?", "Where do cats sleep?"])
     assert (found.helps, find(found, "order").state) == (False, PROBLEM)
     for unchanged in (found, check(ending, "Do cats sleep?")):
         assert "first, nothing needs to change; otherwise" in find(unchanged, "order").fix
+
+
+def for_user(user: str, query: str) -> Any:
+    return ending(query)
+
+
+def with_clauses(*, namespace: str, score_by: Any = None, top_k: int = 4) -> Any:
+    return ending("", top_k)
+
+
+@pytest.mark.parametrize(
+    ("fn", "arguments", "fix"),
+    [
+        (ending, (), "pass the question as query="),
+        (for_user, (FEES,), "pass the question as query="),
+        (with_clauses, (FEES,), "pass one with a placeholder: score_by="),
+    ],
+)
+def test_a_question_that_is_not_passed_is_asked_for_where_it_belongs(
+    fn: Any, arguments: tuple[str, ...], fix: str
+) -> None:
+    assert find(qtm.QueryMiddleware().wrap(fn).check(*arguments), "query").fix.startswith(fix)
 
 
 def test_of_many_questions_the_first_ten_are_asked_and_that_is_said() -> None:
