@@ -165,7 +165,11 @@ def _hash_config(settings: Settings) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
 
-def _read_finished(file: BinaryIO, path: Path, digest: str) -> set[tuple[str, str]]:
+def _read_finished(
+    file: BinaryIO,
+    path: Path,
+    digest: str,
+) -> set[tuple[str, str]]:
     """Return the ids and texts of the finished questions, and cut off the line of a killed run."""
     done: set[tuple[str, str]] = set()
     complete = 0
@@ -190,7 +194,8 @@ def _read_finished(file: BinaryIO, path: Path, digest: str) -> set[tuple[str, st
 
 
 def _transform_on_ray(
-    transform: Callable[[list[Question]], Iterator[Record]], questions: list[Question]
+    transform: Callable[[list[Question]], Iterator[Record]],
+    questions: list[Question],
 ) -> Generator[Record]:
     batches = (questions[start : start + _BATCH] for start in range(0, len(questions), _BATCH))
     for records in map_on_ray(partial(partial, transform), batches):
@@ -198,7 +203,10 @@ def _transform_on_ray(
 
 
 def _transform_questions(
-    config: Config, client: Any, concurrency: int, questions: list[Question]
+    config: Config,
+    client: Any,
+    concurrency: int,
+    questions: list[Question],
 ) -> Generator[Record]:
     """Yield a record per question, which *concurrency* threads of this process transform."""
     settings = config.settings

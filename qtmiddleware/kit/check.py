@@ -168,7 +168,11 @@ class Check:
         return "\n".join(rows)
 
 
-def check(search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Check:
+def check(
+    search: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Check:
     """Check the wrapped function *search* with the arguments of a call, as `Wrapped.check` says."""
     run = _CheckRun(search, args, kwargs)
 
@@ -184,7 +188,11 @@ def check(search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Check:
     raise AssertionError("a check without an event loop was suspended")
 
 
-async def acheck(search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Check:
+async def acheck(
+    search: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Check:
     """Check *search* as `check` does, without blocking the running event loop."""
     run = _CheckRun(search, args, kwargs)
     async with run.middleware:

@@ -188,7 +188,11 @@ def _build_card(
 
 
 def _build_row(
-    movement: Movement, keywords: Keywords, answer_ids: Collection[str], *, is_baseline: bool
+    movement: Movement,
+    keywords: Keywords,
+    answer_ids: Collection[str],
+    *,
+    is_baseline: bool,
 ) -> Row:
     match, way = movement.match, _find_way(movement)
     steps = abs(movement.change or 0)
