@@ -137,12 +137,10 @@ def command(
             if before is not None:
                 before.check_systems(contenders)
             comparison = bench.measure(contenders, progress=update)
-    for remark in comparison.notes[len(bench.notes) :]:
-        write_note(remark)
     # Messages may quote questions, so they are shown here, but kept out of the notes in files.
-    causes = dict.fromkeys(map(describe_error, comparison.errors))
-    for cause in list(causes)[:_MOST_CAUSES]:
-        write_note(cause)
+    causes = list(dict.fromkeys(map(describe_error, comparison.errors)))
+    for remark in (*comparison.notes[len(bench.notes) :], *causes[:_MOST_CAUSES]):
+        write_note(remark)
     gate = None
     if before is not None:
         gate = compare_with_baseline(before, comparison, model_name=bench.model_name)
