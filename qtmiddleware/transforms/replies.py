@@ -215,8 +215,7 @@ class _Reading:
         self.texts: defaultdict[str, list[str]] = defaultdict(list)
         self.named: set[str] = set()
         self.notes: dict[tuple[str, str], None] = {}
-        # Other clients may pass on a missing content as ``None``, although the type forbids it.
-        text, is_cut_in_thoughts = strip_thoughts(reply.text or "")
+        text, is_cut_in_thoughts = strip_thoughts(reply.text)
         values, is_cut_in_json = read_json(text[:READ_CHARS])
         is_too_long = len(text) > READ_CHARS
         self.is_blank = not text
