@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import count
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from threading import Event
@@ -93,7 +91,7 @@ def transform_file(
     digest = _hash_config(config.settings)
     with os.fdopen(open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
         done = _read_finished(file, path, digest)
-        rest = _list_unfinished(questions, done, are_lines=not _has_records(Path(source)))
+        rest = _list_unfinished(questions, done)
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
         transform = partial(_transform_questions, config, client, concurrency)
         records = _transform_on_ray(transform, rest) if on_ray else transform(rest)
@@ -113,7 +111,7 @@ def transform_file(
 
 
 def _read_questions(source: Path) -> tuple[Question, ...]:
-    if _has_records(source):
+    if source.is_dir() or source.suffix.casefold() in _RECORDS:
         questions = load_questions(source).questions
     else:
         questions = tuple(Question(str(number), line) for number, line in read_lines(source))
@@ -122,36 +120,19 @@ def _read_questions(source: Path) -> tuple[Question, ...]:
     return questions
 
 
-def _has_records(source: Path) -> bool:
-    return source.is_dir() or source.suffix.casefold() in _RECORDS
-
-
-def _list_unfinished(
-    questions: Sequence[Question],
-    done: set[tuple[str, str]],
-    *,
-    are_lines: bool,
-) -> list[Question]:
+def _list_unfinished(questions: Sequence[Question], done: set[tuple[str, str]]) -> list[Question]:
     """Return the questions that are not in *done*, the ids and texts of the results.
 
-    If the ids are only numbers, they change when a question is inserted. A question then also has
-    the result of an equal text, and a new question gets a number that no result has.
+    The place in the file is no id: it changes when a line is inserted, and the text does not.
     """
     rest = [question for question in questions if (question.id, question.text) not in done]
-    ids = [question.id for question in questions]
-    if not are_lines and ids != [str(number) for number, _ in enumerate(ids, 1)]:
+    if not all(question.id.isdecimal() for question in questions):
         return rest
-    moved = done.difference((question.id, question.text) for question in questions)
-    results = Counter(text for _, text in moved)
-    new: list[Question] = []
-    for question in rest:
-        results[question.text] -= 1
-        if results[question.text] < 0:
-            new.append(question)
-    taken = {id_ for id_, _ in done}
-    free = (number for number in map(str, count(1)) if number not in taken.union(ids))
+    ids, texts = {id_ for id_, _ in done}, {text for _, text in done}
     return [
-        replace(question, id=next(free)) if question.id in taken else question for question in new
+        replace(question, id=f"{question.id}-{len(done)}") if question.id in ids else question
+        for question in rest
+        if question.text not in texts
     ]
 
 
@@ -165,11 +146,7 @@ def _hash_config(settings: Settings) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
 
-def _read_finished(
-    file: BinaryIO,
-    path: Path,
-    digest: str,
-) -> set[tuple[str, str]]:
+def _read_finished(file: BinaryIO, path: Path, digest: str) -> set[tuple[str, str]]:
     """Return the ids and texts of the finished questions, and cut off the line of a killed run."""
     done: set[tuple[str, str]] = set()
     complete = 0
@@ -194,8 +171,7 @@ def _read_finished(
 
 
 def _transform_on_ray(
-    transform: Callable[[list[Question]], Iterator[Record]],
-    questions: list[Question],
+    transform: Callable[[list[Question]], Iterator[Record]], questions: list[Question]
 ) -> Generator[Record]:
     batches = (questions[start : start + _BATCH] for start in range(0, len(questions), _BATCH))
     for records in map_on_ray(partial(partial, transform), batches):
@@ -203,10 +179,7 @@ def _transform_on_ray(
 
 
 def _transform_questions(
-    config: Config,
-    client: Any,
-    concurrency: int,
-    questions: list[Question],
+    config: Config, client: Any, concurrency: int, questions: list[Question]
 ) -> Generator[Record]:
     """Yield a record per question, which *concurrency* threads of this process transform."""
     settings = config.settings

@@ -447,7 +447,10 @@ def _score_passages_by_gains(
     return merged
 
 
-def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
+def _list_passages(
+    rankings: Sequence[Ranking],
+    sign: int,
+) -> list[FusedPassage]:
     return [
         FusedPassage(key, passage, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)

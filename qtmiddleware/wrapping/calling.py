@@ -171,17 +171,14 @@ class Caller:
         """Warn once if the function returns pages, and once if its results cannot be improved."""
         learned, told = self.call.learned, self.function.told
         query_id, name = retrieval.trace.query_id, self.function.binding.function_name
-        problem = self.call.problem
-        if learned.is_new and self.call.embedder is None and problem is not None:
-            if problem.reason == "missing":
-                learned.record_problem(problem.detail)
-            elif problem.reason == "not_text":
-                argument = self.function.binding.argument
-                learned.record_problem(
-                    f"{argument} holds no text but {problem.detail}; name the question with"
-                    f" query_arg=, such as query_arg='{argument}.text', or pass embed= if the"
-                    " function takes vectors"
-                )
+        problem, argument = self.call.problem, self.function.binding.argument
+        if problem is not None and problem.reason not in ("missing", "not_text"):
+            problem = None
+        if problem is not None and learned.is_new and self.call.embedder is None:
+            learned.record_problem(
+                f"no question was found in {argument!r} ({problem.detail}); name it, such as"
+                f" query_arg='{argument}.text', or pass embed= for a function that takes vectors"
+            )
         # A user who named the argument knows about the pages.
         page = "" if self.function.binding.is_page_named else learned.page
         if page and "pages" not in told:

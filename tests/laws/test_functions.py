@@ -14,6 +14,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from tests.support.waiting import PATIENCE
 
 QUERY: Final = "lamp 3"
 ROWS: Final = [
@@ -70,35 +71,24 @@ def test_a_function_gets_its_own_history_even_if_it_is_empty(setting: str, turns
 
 
 def test_a_function_that_bears_one_call_at_a_time_never_fails_for_it() -> None:
-    entered, lock = threading.Event(), threading.Lock()
+    busy, failed = threading.Event(), threading.Event()
 
     def search(query: str, top_k: int = 4) -> Any:
-        if query == QUERY and not lock.locked():
-            # The variant's search comes first and holds the connection.
-            assert entered.wait(60)
-        if not lock.acquire(blocking=False):
-            raise RuntimeError("another operation is in progress")
-        with_variant = query != QUERY
-        try:
-            if with_variant:
-                entered.set()
-                failed.wait(60)
-            return ROWS[:top_k]
-        finally:
-            lock.release()
-
-    failed = threading.Event()
-
-    def failing(query: str, top_k: int = 4) -> Any:
-        try:
-            return search(query, top_k)
-        except RuntimeError:
+        if query != QUERY:
+            busy.set()
+            assert failed.wait(PATIENCE)
+            busy.clear()
+        elif not failed.is_set():
+            # The variant's search holds the connection by now.
+            assert busy.wait(PATIENCE)
+        if busy.is_set():
             failed.set()
-            raise
+            raise RuntimeError("another operation is in progress")
+        return ROWS[:top_k]
 
-    wrapped = wrap({"transformationType": "rewrite", "keywordEvidence": False}, failing)
+    wrapped = wrap({"transformationType": "rewrite", "keywordEvidence": False}, search)
     retrieval = wrapped.retrieve(QUERY)
-    assert len(retrieval.matches) == 4
+    assert (len(retrieval.matches), retrieval.trace.searches) == (4, 3)
     assert ("original", "failed beside other searches; repeated alone") in retrieval.trace.notes
 
 

@@ -111,7 +111,10 @@ class Page:
         )
 
 
-def _find_answers(question: Question, dataset: Dataset) -> frozenset[str] | None:
+def _find_answers(
+    question: Question,
+    dataset: Dataset,
+) -> frozenset[str] | None:
     """Return the ids of the passages with the question's highest grade.
 
     The set is empty if no passage answers the question. ``None`` means that nobody judged it.

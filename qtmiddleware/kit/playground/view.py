@@ -113,7 +113,11 @@ class Card:
         return format_ordinal(self.answer) if self.answer < _NOWHERE else "not shown"
 
 
-def build_cards(asked: AskedQuestion, tiers: Tiers, answer_ids: Collection[str]) -> list[Card]:
+def build_cards(
+    asked: AskedQuestion,
+    tiers: Tiers,
+    answer_ids: Collection[str],
+) -> list[Card]:
     """Return a card per result. *answer_ids* are the ids of the passages that answer."""
     cards = []
     for answer in asked.systems:
@@ -300,7 +304,11 @@ def write_headline(cards: Sequence[Card], answer_count: int | None) -> str:
     return sentences
 
 
-def _describe_answer(baseline: Card, others: Sequence[Card], answer_count: int) -> str:
+def _describe_answer(
+    baseline: Card,
+    others: Sequence[Card],
+    answer_count: int,
+) -> str:
     subject = "The answer" if answer_count == 1 else f"The first of {answer_count} answers"
     ways: dict[str, list[str]] = {}
     for card in others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, contextmanager, nullcontext
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -133,24 +134,12 @@ class GovernedModel:
             lambda ending: attempt.end(has_failed=timeout_has_failed if ending == "late" else None)
         )
         output: list[Any] = []
-
-        def keep(piece: Any) -> Any:
-            # OpenAI's first and last chunks hold no text.
-            if piece is None:
-                return ""
-            text = piece.text if isinstance(piece, Reply) else piece
-            if not isinstance(text, str):
-                kind = type(text).__name__
-                raise ModelError("unparsable", f"{self.name} must return text, not {kind}")
-            output.append(piece)
-            return piece
-
         reservation: Reservation | None = None
         has_failed: bool | None = None
         pause = None
         try:
             reservation = self._reserve_cost(prompt)
-            yield keep
+            yield partial(_keep_piece, output, self.name)
             if not output or not isinstance(output[-1], Reply):
                 raise ModelError("unparsable", f"{self.name} must return a Reply at the end")
             has_failed = False
@@ -188,3 +177,16 @@ class GovernedModel:
         # If the cost is unknown, the reserved amount stays.
         if usd is not None or 0 < tokens <= MOST_TOKENS:
             reservation.record_actual_cost(tokens, usd or 0.0)
+
+
+def _keep_piece(output: list[Any], model_name: str, piece: Any) -> Any:
+    """Add *piece* to *output*, and return it; raise `ModelError` if it is no text or `Reply`."""
+    # OpenAI's first and last chunks hold no text.
+    if piece is None:
+        return ""
+    text = piece.text if isinstance(piece, Reply) else piece
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise ModelError("unparsable", f"{model_name} must return text, not {kind}")
+    output.append(piece)
+    return piece

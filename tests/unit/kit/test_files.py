@@ -37,9 +37,7 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_is_made_is_its_owners_alone_and_what_was_there_stays(
-    tmp_path: Path,
-    umask: int,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, umask: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there").chmod(0o755)
@@ -58,8 +56,7 @@ def test_what_is_made_is_its_owners_alone_and_what_was_there_stays(
 
 
 def test_what_is_to_be_shared_is_as_readable_as_other_files_or_as_before(
-    tmp_path: Path,
-    umask: int,
+    tmp_path: Path, umask: int
 ) -> None:
     path = tmp_path / "report"
     replace_file(path, b"new")
@@ -73,10 +70,7 @@ def test_what_is_to_be_shared_is_as_readable_as_other_files_or_as_before(
 @pytest.mark.parametrize("write", [replace_file, append_line])
 @pytest.mark.parametrize("leads_to", ["victim", "nothing", "link"])
 def test_no_link_is_written_through_and_what_it_names_is_told(
-    tmp_path: Path,
-    victim: Path,
-    write: Callable[[Path, bytes], None],
-    leads_to: str,
+    tmp_path: Path, victim: Path, write: Callable[[Path, bytes], None], leads_to: str
 ) -> None:
     link, real = tmp_path / "link", tmp_path / leads_to
     link.symlink_to(real)

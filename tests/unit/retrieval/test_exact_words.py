@@ -14,10 +14,7 @@ FILLER = [f"Notes on garden {'abcdefghij'[number % 10]}" for number in range(60)
 
 
 def wrap(
-    texts: Sequence[str],
-    metadata: Sequence[dict[str, Any]] = (),
-    client: Any = None,
-    **config: Any,
+    texts: Sequence[str], metadata: Sequence[dict[str, Any]] = (), client: Any = None, **config: Any
 ) -> Any:
     """A search that returns *texts* and sixty others in this order, whatever is asked."""
     rows = [
@@ -37,11 +34,7 @@ def wrap(
     ("question", "wrong", "right"),
     [
         ("Upgrade to 2.10", "Upgrade to 10.2: new database.", "Upgrade to 2.10: new login."),
-        (
-            "10.0.0.12 is down",
-            "Host 12.0.0.10 is the printer.",
-            "Host 10.0.0.12 is the database.",
-        ),
+        ("10.0.0.12 is down", "Host 12.0.0.10 is the printer.", "Host 10.0.0.12 is the database."),
         ("screw 3.5 x 30", "Screw 3 x 30, 5 pieces", "Screw 3.5 x 30"),
         ("error E-210", "Error E-230 after 210 hours", "Error E210"),
         ("meeting of 2025-03-01", "Meeting of 2025-01-03", "Meeting of 2025-03-01"),
@@ -88,11 +81,7 @@ def test_a_version_in_the_metadata_outweighs_a_word_and_the_explanation_says_so(
 
 
 def test_a_passage_with_function_words_alone_gets_no_evidence() -> None:
-    texts = [
-        "Apples and pears",
-        "Loss of profit, cost of goods, cases of wine",
-        "Hosted software",
-    ]
+    texts = ["Apples and pears", "Loss of profit, cost of goods, cases of wine", "Hosted software"]
     evidence = wrap(texts).retrieve("sued because of the software").evidence
     shares = dict(zip(evidence.keys, evidence.shares, strict=True))
     assert shares["__default__", "2"] > 0 == shares["__default__", "1"]

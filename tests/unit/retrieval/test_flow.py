@@ -338,12 +338,7 @@ def fails(*_: Any, **__: Any) -> Any:
 @every_way
 @pytest.mark.parametrize(
     "place",
-    [
-        "state.prepare_query",
-        "state.find_skip_reason",
-        "ranking.fuse_rankings",
-        "flow.build_result",
-    ],
+    ["state.prepare_query", "state.find_skip_reason", "ranking.fuse_rankings", "flow.build_result"],
 )
 def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
     place: str, way: Way, monkeypatch: pytest.MonkeyPatch

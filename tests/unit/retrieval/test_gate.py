@@ -9,18 +9,8 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.retrieval.signals import (
-    MAX_OBSERVED,
-    Gate,
-)
-from tests.support.retrieval_world import (
-    QUERY,
-    Searched,
-    Way,
-    every_way,
-    search,
-    transforming,
-)
+from qtmiddleware.retrieval.signals import MAX_OBSERVED, Gate
+from tests.support.retrieval_world import QUERY, Searched, Way, every_way, search, transforming
 
 # --- signals --------------------------------------------------------------------------------------
 

@@ -205,10 +205,7 @@ def test_the_model_is_told_the_forms_of_the_terms_in_the_question_and_of_no_othe
     model = ScriptedModel({"rewrite": "Which people approve a change request?"})
     settings = {"transformationType": "rewrite", "glossary": {"terms": TERMS}}
     middleware = qtm.QueryMiddleware(settings, client=model)
-    questions = {
-        "Who approves a CR?": {"CR": ["change request"]},
-        "Who approves a vacation?": None,
-    }
+    questions = {"Who approves a CR?": {"CR": ["change request"]}, "Who approves a vacation?": None}
     for question, told in questions.items():
         middleware.transform(question)
         prompt = model.prompts[-1]

@@ -31,8 +31,7 @@ def sizes(draw: st.DrawFn) -> tuple[int, int]:
 @example(text="xxxxxxx xxxxxxx xxxxxx", sizes=(10, 9))
 @example(text="Aa bb cc. " * 6 + "Ab. " + "x" * 90, sizes=(60, 50))
 def test_chunks_rejoin_to_the_document_and_each_brings_half_of_what_it_could(
-    text: str,
-    sizes: Any,
+    text: str, sizes: Any
 ) -> None:
     size, overlap = sizes
     chunks = list(cut_into_chunks(iter(text), size=size, overlap=overlap))

@@ -54,16 +54,13 @@ def test_a_folder_means_all_documents_below_it_and_others_are_counted(folder: Pa
     ],
 )
 def test_a_file_is_taken_whatever_its_name_and_a_pattern_means_the_documents_it_matches(
-    folder: Path,
-    pattern: str,
-    wanted: list[str],
+    folder: Path, pattern: str, wanted: list[str]
 ) -> None:
     assert names(folder, f"{folder}/{pattern}") == wanted
 
 
 def test_relative_paths_and_patterns_start_where_the_program_runs(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("HOME", str(folder.parent))
@@ -73,9 +70,7 @@ def test_relative_paths_and_patterns_start_where_the_program_runs(
 
 @pytest.mark.parametrize("pattern", ["", "**/*.txt", "s*/g.txt"])
 def test_no_folder_or_pattern_is_left_through_a_link(
-    folder: Path,
-    tmp_path: Path,
-    pattern: str,
+    folder: Path, tmp_path: Path, pattern: str
 ) -> None:
     before = names(folder, folder / pattern)
     (tmp_path / "elsewhere").mkdir()
@@ -88,8 +83,7 @@ def test_no_folder_or_pattern_is_left_through_a_link(
 
 
 def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its path is longer than the system takes; that fails for every user alike."""
     (tmp_path / "a.txt").write_text("text")
@@ -107,9 +101,7 @@ def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(
 
 @pytest.mark.parametrize("name", ["gone/*.txt", "gone", "empty", "", "nul\0.txt", "~nobody/x"])
 def test_if_nothing_is_found_the_error_says_where_and_what_is_allowed(
-    tmp_path: Path,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/x.bak").write_text("text")

@@ -34,10 +34,7 @@ def texts(pieces: list[tuple[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize(("name", "line_end"), [("a.md", "\r\n"), ("notes", "\r")])
 def test_text_comes_back_as_it_was_written_with_one_kind_of_line_end(
-    tmp_path: Path,
-    encoding: str,
-    name: str,
-    line_end: str,
+    tmp_path: Path, encoding: str, name: str, line_end: str
 ) -> None:
     text = "---\ntitle: Grüße\n---\n\n# 漢字 👍\n\n*Text*\f \x1b[1mbold\x1b[0m \x1a\n" * 9
     (tmp_path / name).write_bytes(text.replace("\n", line_end).encode(encoding))
@@ -141,27 +138,21 @@ def test_a_page_is_read_without_its_tags_scripts_and_navigation(read: Any) -> No
     ],
 )
 def test_the_encoding_of_a_page_is_what_a_browser_takes(
-    read: Any,
-    head: str,
-    encoding: str,
+    read: Any, head: str, encoding: str
 ) -> None:
     assert texts(read("a.htm", f"{head}<p>Größe</p>".encode(encoding))) == ["Größe"]
 
 
 @pytest.mark.parametrize("tags", ["<div>", "<ul><li>", "<svg></svg><b>"])
 def test_a_page_nested_deeply_is_read_or_damaged_and_never_read_in_part(
-    read: Any,
-    reason: Any,
-    tags: str,
+    read: Any, reason: Any, tags: str
 ) -> None:
     assert texts(read("a.html", tags * 200 + "text")) == ["text"]
     assert reason("a.html", "<p>Above" + tags * 100_000 + "text") == "damaged"
 
 
 def test_a_page_takes_nothing_from_other_files_and_addresses(
-    read: Any,
-    httpserver: HTTPServer,
-    tmp_path: Path,
+    read: Any, httpserver: HTTPServer, tmp_path: Path
 ) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     address = httpserver.url_for("/page")

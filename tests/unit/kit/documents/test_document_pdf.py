@@ -46,9 +46,7 @@ def test_pages_come_one_by_one_with_their_numbers(read: Any) -> None:
     ids=["layout", "ligatures"],
 )
 def test_hidden_signs_are_dropped_and_ligatures_are_spelled_out(
-    read: Any,
-    made: bytes,
-    text: str,
+    read: Any, made: bytes, text: str
 ) -> None:
     assert read("a.pdf", made) == [(text, {"page": 1})]
 
@@ -64,9 +62,7 @@ def test_every_word_of_a_real_file_is_read_in_its_order(converter: Converter) ->
 
 @pytest.mark.parametrize("algorithm", ["RC4-128", "AES-256"])
 def test_an_empty_user_password_opens_a_file_and_another_does_not(
-    read: Any,
-    reason: Any,
-    algorithm: str,
+    read: Any, reason: Any, algorithm: str
 ) -> None:
     for password in ("", "secret"):
         file = BytesIO()
@@ -95,9 +91,7 @@ def test_what_gives_no_text_is_reported_by_name(reason: Any, made: bytes, wanted
 
 
 def test_a_damaged_page_is_left_out_and_logged(
-    read: Any,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    read: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The second page names a compression that there is not.
     broken = pdf([ONE, TWO, THREE]).replace(stream(TWO), stream(TWO, b"/Filter /Lost"))
@@ -109,10 +103,7 @@ def test_a_damaged_page_is_left_out_and_logged(
 
 @pytest.mark.parametrize(("size", "overlap"), [(7, 0), (40, 39), (400, 100)])
 def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
-    tmp_path: Path,
-    converter: Converter,
-    size: int,
-    overlap: int,
+    tmp_path: Path, converter: Converter, size: int, overlap: int
 ) -> None:
     path = tmp_path / "a.pdf"
     words = [[f"p{number}w{word}" for word in range(number % 5)] for number in range(1, 40)]

@@ -46,10 +46,7 @@ def test_an_empty_file_is_empty_and_noise_is_no_text(reason: Any, ending: str) -
     ],
 )
 def test_what_is_no_text_or_damaged_is_named_and_never_guessed(
-    reason: Any,
-    name: str,
-    text: bytes | str,
-    wanted: str,
+    reason: Any, name: str, text: bytes | str, wanted: str
 ) -> None:
     assert reason(name, text) == wanted
 
@@ -176,11 +173,7 @@ def replace_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, 
     [(".docx", "docx", "python-docx"), (".html", "lxml", "lxml"), (".pdf", "pypdf", "pypdf")],
 )
 def test_without_its_package_the_error_says_what_to_install(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ending: str,
-    name: str,
-    package: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, name: str, package: str
 ) -> None:
     path = write_word_file(tmp_path)
     if ending != ".docx":
@@ -205,10 +198,7 @@ def test_without_its_package_the_error_says_what_to_install(
     ],
 )
 def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    code: str,
-    why: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
     if "bytearray" in code and sys.platform != "linux":
         pytest.skip("the system holds no process to a limit of memory")
@@ -235,8 +225,7 @@ def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_one_process_without_secrets_reads_all_and_ends_with_the_converter(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "MY_SERVICE", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "precious")
@@ -255,8 +244,7 @@ def test_one_process_without_secrets_reads_all_and_ends_with_the_converter(
 
 
 def test_a_module_in_the_working_folder_is_not_imported(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_word_file(tmp_path)
     for name in ("json", "docx", "pypdf"):

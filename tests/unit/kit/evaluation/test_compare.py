@@ -83,10 +83,7 @@ async def test_an_asynchronous_function_is_awaited_but_not_in_a_running_loop() -
 
 
 def test_a_wrapped_function_is_measured_as_it_is_and_under_every_system() -> None:
-    config = {
-        "transformationType": "rewrite",
-        "rerank": {"enabled": True},
-    }
+    config = {"transformationType": "rewrite", "rerank": {"enabled": True}}
 
     class Index:
         @qtm.middleware(
@@ -270,20 +267,13 @@ def second(question: Question) -> Run:
 
 def mixed(question: Question) -> Run:
     """Better for a, b and c, worse for d, much worse for e; the model is asked about a to d."""
-    ids = {"d": ("x", "y", "z", "d"), "e": ()}.get(
-        question.id,
-        (question.id,),
-    )
+    ids = {"d": ("x", "y", "z", "d"), "e": ()}.get(question.id, (question.id,))
     asked = question.id != "e"
     return Run(ids, 0.5, int(asked), degraded=not asked, cost_usd=0.002 * asked)
 
 
 def test_the_figures_are_shares_and_means_of_the_questions() -> None:
-    systems = {
-        "off": second,
-        "first": lambda question: Run((question.id,)),
-        "mixed": mixed,
-    }
+    systems = {"off": second, "first": lambda question: Run((question.id,)), "mixed": mixed}
     found = measure(systems, DATA, notes=["a note"], seed=3)
     score = found["mixed"]
     assert (score.helped_rate, score.hurt_rate, score.call_rate) == (0.6, 0.4, 0.8)
@@ -304,10 +294,7 @@ def test_the_figures_are_shares_and_means_of_the_questions() -> None:
     assert "what is" not in repr(found)
 
 
-@pytest.mark.parametrize(
-    "run",
-    [Run(("a",), llm_calls=1, cost_usd=None), Run((), degraded=True)],
-)
+@pytest.mark.parametrize("run", [Run(("a",), llm_calls=1, cost_usd=None), Run((), degraded=True)])
 def test_a_price_that_is_not_known_is_none(run: Run) -> None:
     found = measure({"off": second, "m": lambda _: run}, DATA)["m"]
     assert (found.cost_usd, found.usd_per_thousand) == (None, None)

@@ -54,10 +54,7 @@ def test_a_table_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str |
     assert [question.id for question in data.questions] == ["1", "2"]
 
 
-@pytest.mark.parametrize(
-    "ids",
-    ["a,b", " a ; b", "a|b|", "a\nb", '["a", "b"]', "['a', 'b']"],
-)
+@pytest.mark.parametrize("ids", ["a,b", " a ; b", "a|b|", "a\nb", '["a", "b"]', "['a', 'b']"])
 def test_a_cell_may_hold_several_ids(tmp_path: Path, ids: str) -> None:
     cell = ids.replace('"', '""')
     path = write(tmp_path, f'question,ids\nWhat?,"{cell}"\n')

@@ -10,12 +10,7 @@ import pytest
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Question, rank
-from qtmiddleware.kit.evaluation.judge import (
-    LETTERS,
-    MOST_FAILURES,
-    MOST_SYSTEMS,
-    parse_ranks,
-)
+from qtmiddleware.kit.evaluation.judge import LETTERS, MOST_FAILURES, MOST_SYSTEMS, parse_ranks
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.types import Message
 from tests.support.answering_service import rank_by_words

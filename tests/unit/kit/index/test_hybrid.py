@@ -85,10 +85,7 @@ WEIGHTED, RANKS = weighing(0.8, 0.2), weighing(0.75, 0.25, method="rrf")
     ids=["weighted", "rrf", "no scores"],
 )
 def test_scores_are_weighted_sums_of_scaled_scores_or_of_ranks(
-    vectors: Any,
-    words: Any,
-    options: HybridSettings,
-    scores: dict[str, float],
+    vectors: Any, words: Any, options: HybridSettings, scores: dict[str, float]
 ) -> None:
     found = Hybrid(hits(*vectors), hits(*words), options=options, rrf_k=10)("q")
     assert ids(found) == list(scores)
@@ -184,8 +181,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
     [(raising(KeyError("down")), hits()), (hits(("a", 0.9)), raising(SystemExit(3)))],
 )
 def test_what_the_vector_search_raises_and_an_exit_of_the_word_search_pass_through(
-    vectors: Any,
-    words: Any,
+    vectors: Any, words: Any
 ) -> None:
     with pytest.raises((KeyError, SystemExit)):
         Hybrid(vectors, words)("q")
@@ -195,8 +191,7 @@ def test_what_the_vector_search_raises_and_an_exit_of_the_word_search_pass_throu
     "broken", [raising(ConnectionError("secret")), lambda query, top_k: 42], ids=["raises", "odd"]
 )
 def test_without_the_word_search_vectors_stand_alone_and_one_warning_comes(
-    broken: Any,
-    caplog: pytest.LogCaptureFixture,
+    broken: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     search = Hybrid(hits(("a", 0.9), ("b", 0.8)), broken)
     with caplog.at_level(logging.INFO, "qtmiddleware"):

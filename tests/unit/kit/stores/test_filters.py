@@ -54,9 +54,7 @@ FILTERS = st.dictionaries(
     ],
 )
 def test_metadata_meets_a_condition_as_pinecone_has_it(
-    condition: Any,
-    metadata: Any,
-    met: bool,
+    condition: Any, metadata: Any, met: bool
 ) -> None:
     assert build_matcher(condition)(metadata) is met
 
@@ -79,8 +77,7 @@ def test_metadata_meets_a_condition_as_pinecone_has_it(
     ],
 )
 def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(
-    condition: Any,
-    told: str,
+    condition: Any, told: str
 ) -> None:
     with pytest.raises(InvalidQuery, match=told) as caught:
         build_matcher(condition)
@@ -89,8 +86,7 @@ def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(
 
 @given(condition=ANYTHING | FILTERS, metadata=METADATA)
 def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(
-    condition: Any,
-    metadata: Any,
+    condition: Any, metadata: Any
 ) -> None:
     with suppress(InvalidQuery):
         assert build_matcher(condition)(metadata) in (True, False)
@@ -98,12 +94,7 @@ def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(
 
 @given(value=SCALARS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
 def test_of_an_operator_and_its_negation_exactly_one_is_met(
-    value: Any,
-    values: Any,
-    metadata: Any,
+    value: Any, values: Any, metadata: Any
 ) -> None:
-    for asked, negated in (
-        ({"$eq": value}, {"$ne": value}),
-        ({"$in": values}, {"$nin": values}),
-    ):
+    for asked, negated in (({"$eq": value}, {"$ne": value}), ({"$in": values}, {"$nin": values})):
         assert build_matcher({"a": asked})(metadata) != build_matcher({"a": negated})(metadata)

@@ -234,9 +234,7 @@ def test_a_process_killed_while_it_writes_leaves_whole_writes_only(path: Path) -
 
 @pytest.mark.parametrize(("model", "dimension"), [("other", 3), ("model", 4)])
 def test_another_embedding_model_is_refused_naming_both(
-    path: Path,
-    model: str,
-    dimension: int,
+    path: Path, model: str, dimension: int
 ) -> None:
     open_store(path).close()
     told = rf"'model' \(3 .*'{model}' \({dimension}\).*ingest into another path"
@@ -259,8 +257,7 @@ VIEW = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
     ],
 )
 def test_a_file_that_somebody_else_has_changed_is_named_and_left_as_it_is(
-    path: Path,
-    edit: str,
+    path: Path, edit: str
 ) -> None:
     open_store(path).close()
     with closing(sqlite3.connect(path)) as theirs:
