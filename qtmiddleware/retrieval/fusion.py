@@ -323,7 +323,10 @@ def sum_weighted_scores(
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
-def _merge_anchored(rankings: Sequence[Ranking], sign: int) -> FusedList:
+def _merge_anchored(
+    rankings: Sequence[Ranking],
+    sign: int,
+) -> FusedList:
     """Merge *rankings* by the weighted mean of their scores, scaled to the same spread."""
     spreads = [measure_spread(ranking.scores) for ranking in rankings]  # type: ignore[arg-type]
     # Lists whose scores are all equal do not count.

@@ -245,7 +245,8 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
 
     def _refuse_if_async(self, awaited: str) -> None:
         if self.is_async and awaited:
-            raise WrapError(f"{self!r} is asynchronous: use `await ....{awaited}(...)`")
+            way = "async for piece in" if awaited == "astream_answer" else "await"
+            raise WrapError(f"{self!r} is asynchronous: use `{way} ....{awaited}(...)`")
 
     def _make_direct_caller(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Caller | None:
         """Return the caller for a call without options; ``None`` if the plain function will do."""
