@@ -57,7 +57,7 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     if not (is_async_one or isinstance(candidate, type)):
         if isinstance(candidate, Reranker):
             return candidate
-        if hasattr(candidate, "predict"):
+        if hasattr(candidate, "predict") and hasattr(candidate, "tokenizer"):
             return CrossEncoderReranker(type(candidate).__name__, loaded=candidate)
         if callable(candidate):
             return FunctionReranker(candidate)

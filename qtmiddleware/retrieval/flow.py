@@ -48,23 +48,26 @@ from qtmiddleware.retrieval.responses import (
     find_dependent_field,
     list_described_fields,
 )
-from qtmiddleware.retrieval.result import build_result, read_matches
+from qtmiddleware.retrieval.result import build_result, read_matches, record_failed_hook
 from qtmiddleware.retrieval.state import State
 from qtmiddleware.retrieval.variants import VariantResults, search_variants
-from qtmiddleware.runtime.concurrency import Outcome, Work
-from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.runtime.concurrency import Work
+from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import (
+    Deadline,
     Degradation,
     Retrieval,
     Trace,
     Transformation,
-    add_degradation,
 )
 
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.transform_stage import TransformStage
+
+BUSY_SECONDS: Final = 0.5
+"""How many seconds, or its own duration, a search that failed waits for others beside it."""
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -82,7 +85,7 @@ async def retrieve(call: Call, services: Services) -> Retrieval:
     for hook in call.hooks:
         outcome = await flow.services.tell(hook, retrieval)
         if not outcome.has_succeeded:
-            retrieval = _record_failed_hook(call, retrieval, outcome)
+            retrieval = record_failed_hook(call, retrieval, outcome)
     return retrieval
 
 
@@ -92,22 +95,6 @@ async def transform(call: Call, services: Services) -> Transformation:
     flow = _Flow(call, services, observation)
     with observation:
         return observation.keep_result(await flow.transform())
-
-
-def _record_failed_hook(call: Call, retrieval: Retrieval, outcome: Outcome[None]) -> Retrieval:
-    problem = Degradation("hook", outcome.reason, outcome.detail)
-    retrieval = add_degradation(retrieval, problem)
-    call.log_degradations(logger, "retrieval", retrieval.trace, [problem])
-    # The text of the hook's error may quote the question.
-    if outcome.error is not None and logger.isEnabledFor(logging.DEBUG):
-        logger.debug(
-            "on_retrieval failed: %s",
-            format_error(outcome.error),
-            event="hook_failed",
-            query_id=retrieval.trace.query_id,
-            error=outcome.detail,
-        )
-    return retrieval
 
 
 class _Flow:
@@ -266,8 +253,12 @@ class _Flow:
                 if running is None or not self._searches_beside or is_rate_limit(error):
                     raise
                 # The function may allow only one call at a time, as a database connection does.
-                await running.get()
-                running = None
+                patience = Deadline.after(max(BUSY_SECONDS, perf_counter() - began))
+                with suppress(TimeoutError):
+                    await running.ended.get(patience)
+                    running = None
+                if not (self._variant_results and self._variant_results.results):
+                    raise
                 search_width = None
                 search = Search(original.text, weight=original.weight, calls=search.calls)
                 self._original_search = search
@@ -312,13 +303,15 @@ class _Flow:
         if search.top_k is None or self.call.top_k is None:
             return self._read_answered()
         widened, widening = None, self.learned.widening
-        is_known = self.call.shape is not None or widening.is_proven
         with suppress(ResponseShapeError):
             widened = self._read_answered()
-            is_enough = widening.is_enough(len(widened.ranking.passages), self.call.top_k)
-            if state.deadline.passed or (
-                is_enough and (is_known or not list_described_fields(widened))
-            ):
+            count = len(widened.ranking.passages)
+            is_new = count > self.call.top_k and not widening.is_compared
+            # The user's own functions read what they know.
+            fields = list_described_fields(widened) if is_new and not self.call.shape else ()
+            is_enough = widening.is_enough(count, self.call.top_k) and not fields
+            if is_enough or state.deadline.passed:
+                widening.is_compared |= is_enough and is_new
                 return widened
         # Python warns about a coroutine that is neither awaited nor closed.
         if isinstance(response, Coroutine):
@@ -349,7 +342,9 @@ class _Flow:
             f" {self.call.top_k} bring {own_count}"
         )
         if widened is not None and own_count <= widened_count:
-            if not (name := find_dependent_field(widened, own)):
+            name = "" if self.call.shape else find_dependent_field(widened, own)
+            if not name:
+                self.learned.widening.is_compared |= own_count < widened_count
                 self.learned.widening.confirm(widened_count)
                 return widened
             note = f"the field {name!r} beside the passages depends on their number"

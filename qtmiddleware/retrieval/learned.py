@@ -35,12 +35,15 @@ class Widening:
     Attributes:
         again_at: When to try such a search again, on the monotonic clock.
         is_proven: Whether such a search has brought as much as the caller's own would have.
+        is_compared: Whether a response with more passages than the caller asked for has no field
+            that depends on their number.
         confirmed: Numbers of passages, fewer than the caller asked for, of which the caller's own
             search brought no more: the collection, or what a filter leaves of it, is small.
     """
 
     again_at: float = 0.0
     is_proven: bool = False
+    is_compared: bool = False
     confirmed: frozenset[int] = frozenset()
 
     @property
@@ -56,7 +59,7 @@ class Widening:
     def stop(self) -> None:
         """Ask for no more passages than the caller for `AGAIN_SECONDS`."""
         self.again_at = monotonic() + AGAIN_SECONDS
-        self.is_proven = False
+        self.is_proven = self.is_compared = False
         self.confirmed = frozenset()
 
     def confirm(self, passage_count: int) -> None:

@@ -75,6 +75,8 @@ _COLUMNS: Final = {
 _NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields")
 # Some scripts put no spaces between words, so CJK punctuation counts too.
 _SPACE: Final = re.compile(r"[\s。、，！？]")
+# Names of numbers that tell how many passages a response has, unlike a total or a limit.
+_COUNT: Final = re.compile(r"(?i)count|num_?results|n_?results|length|returned")
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _MOST_FIELDS: Final = 1_000
 _MOST_PARTS: Final = 100
@@ -629,7 +631,8 @@ def _rebuild_columns(
 
 def _find_list_path(response: Any) -> Path:
     """Return the path to the list of passages in *response*; () if it is a list itself."""
-    if response is None or response == {} or _is_list(response):
+    is_empty = type(response) is dict and not response
+    if response is None or is_empty or _is_list(response):
         return ()
     fields = list_fields(response)
     empty_path: Path = ()
@@ -706,9 +709,9 @@ def _measure_fields(result: SearchResult) -> dict[str, str | int]:
         columns = set(chain(*_find_columns(holder, path)))
         for name in path:
             for other, value in list_fields(holder).items():
-                if isinstance(value, str | int):
+                if isinstance(value, str) or (type(value) is int and _COUNT.search(str(other))):
                     found[str(other)] = value
-                elif other not in columns and hasattr(type(value), "__len__"):
+                elif other not in columns and _is_list(value):
                     found[str(other)] = len(value)
             holder = _get_field(holder, name)
         return found
@@ -729,9 +732,12 @@ def list_described_fields(result: SearchResult) -> dict[str, str | int]:
 
 def find_dependent_field(larger: SearchResult, smaller: SearchResult) -> str:
     """Return the name of a field of *larger* that depends on the number of passages, or ``""``."""
-    others = _measure_fields(smaller)
-    fields = list_described_fields(larger).items()
-    return next((name for name, value in fields if others.get(name) != value), "")
+    others, count = _measure_fields(smaller), len(smaller.ranking.passages)
+    for name, value in list_described_fields(larger).items():
+        other = others.get(name)
+        if other != value and (isinstance(value, str) or other == count):
+            return name
+    return ""
 
 
 # --- copies with another value --------------------------------------------------------------------

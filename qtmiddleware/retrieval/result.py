@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -19,13 +20,17 @@ from qtmiddleware.retrieval.responses import (
     read_response,
     replace_score,
 )
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.concurrency import Outcome
+from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import (
+    Degradation,
     Key,
     Match,
     Passage,
     Ranking,
+    Retrieval,
     Variant,
+    add_degradation,
 )
 
 logger: Final = get_logger("qtmiddleware")
@@ -81,6 +86,27 @@ def build_result(
         )
         matches.append(_build_match(passage, tuple(found_by) or ("original",), rerank_scores))
     return response, tuple(matches)
+
+
+def record_failed_hook(
+    call: Call,
+    retrieval: Retrieval,
+    outcome: Outcome[None],
+) -> Retrieval:
+    """Return *retrieval* with the failure of a hook, the *outcome*, which is logged."""
+    problem = Degradation("hook", outcome.reason, outcome.detail)
+    retrieval = add_degradation(retrieval, problem)
+    call.log_degradations(logger, "retrieval", retrieval.trace, [problem])
+    # The text of the hook's error may quote the question.
+    if outcome.error is not None and logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "on_retrieval failed: %s",
+            format_error(outcome.error),
+            event="hook_failed",
+            query_id=retrieval.trace.query_id,
+            error=outcome.detail,
+        )
+    return retrieval
 
 
 def read_matches(variant: Variant, response: Any, call: Call) -> tuple[Match, ...]:

@@ -54,8 +54,8 @@ Path = tuple[Any, ...]
 """The keyword or position of an argument, and the keys inside the argument."""
 
 _CONTAINERS: Final = (dict, list, tuple, set)
-# How deep the containers of an argument are copied.
-_MOST_DEPTH: Final = 8
+# A container with more items, such as a vector or a list of ids, holds no other containers.
+_MOST_ITEMS: Final = 1_000
 # What the last word of a name tells: `searchText`, `near_vector`, Milvus's `data`.
 _TEXT_WORDS: Final = frozenset(
     ("query", "queries", "question", "text", "texts", "prompt", "message", "input", "keywords")
@@ -328,7 +328,7 @@ class Arguments:
         """Return the name or position of an argument that can be read only once, or ``""``."""
         for name, value in (*enumerate(self.args), *self.kwargs.items()):
             # Iterators of other modules may be files or database cursors.
-            if isinstance(value, Iterator) and type(value).__module__ == "builtins":
+            if type(value).__module__ in ("builtins", "itertools") and isinstance(value, Iterator):
                 return str(name)
         return ""
 
@@ -337,8 +337,13 @@ class Arguments:
         values = (*self.args, *self.kwargs.values())
         if not any(type(value) in _CONTAINERS for value in values):
             return self
-        kwargs = {name: _copy_containers(value) for name, value in self.kwargs.items()}
-        return Arguments(self.binding, _copy_containers(tuple(self.args)), kwargs)
+        copies: dict[int, Any] = {}
+        try:
+            args = [_copy_containers(value, copies) for value in self.args]
+            named = {name: _copy_containers(value, copies) for name, value in self.kwargs.items()}
+        except RecursionError:
+            return self
+        return Arguments(self.binding, args, named)
 
     def replace(self, query: Any) -> Arguments:
         """Return the arguments with another question, a text or vector."""
@@ -496,16 +501,21 @@ class Arguments:
         return Arguments(self.binding, self.args, {**self.kwargs, root: value})
 
 
-def _copy_containers(value: Any, depth: int = _MOST_DEPTH) -> Any:
+def _copy_containers(value: Any, copies: dict[int, Any]) -> Any:
+    """Return *value* with copies of the containers in it, each made once and found in *copies*."""
     kind = type(value)
-    if not depth or kind not in _CONTAINERS:
+    if kind not in _CONTAINERS:
         return value
-    if kind is dict:
-        return {key: _copy_containers(item, depth - 1) for key, item in value.items()}
-    if kind is set:
-        # The items of a set cannot change.
-        return set(value)
-    return kind([_copy_containers(item, depth - 1) for item in value])
+    if id(value) in copies:
+        return copies[id(value)]
+    if kind is tuple:
+        return tuple([_copy_containers(item, copies) for item in value])
+    # Another thread may change the original in the meantime.
+    copied = copies[id(value)] = value.copy()
+    if kind is not set and len(copied) <= _MOST_ITEMS:
+        for key, item in copied.items() if kind is dict else enumerate(copied):
+            copied[key] = _copy_containers(item, copies)
+    return copied
 
 
 def find_top_k_name(names: Iterable[str]) -> str | None:

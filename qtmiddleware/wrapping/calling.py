@@ -17,7 +17,7 @@ from qtmiddleware.retrieval.call import Call, build_paging_warning
 from qtmiddleware.retrieval.call_stack import RunningCall
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.responses import Shape
+from qtmiddleware.retrieval.responses import Shape, list_fields
 from qtmiddleware.runtime.concurrency import IO, Bulkhead
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Search, Services, arun, run
@@ -35,7 +35,8 @@ logger: Final = get_logger("qtmiddleware")
 class Function:
     """A function that was wrapped, and what its calls have shown.
 
-    *told* holds what the user was told of: ``pages``, or the ``problem`` that stops improvements.
+    *told* holds what the user was told of: ``pages``, the ``question`` that was not found, or the
+    ``problem`` that stops improvements.
     """
 
     fn: Callable[..., Any]
@@ -112,10 +113,11 @@ class Caller:
             # Another call is the last thing that a service with too many calls needs.
             if narrow_by is None or search.top_k is None or is_rate_limit(error):
                 raise
-            if narrow_by.passed and search.kind != "original":
-                # Too late for this call: the next ones ask for fewer passages at once.
+            if narrow_by.passed:
+                # The next calls ask for fewer passages at once. Nobody waits for a variant now.
                 widening.stop()
-                raise
+                if search.kind != "original":
+                    raise
         response = await self._run_search(search, query, None, services.io)
         search.top_k = None
         widening.stop()
@@ -171,14 +173,15 @@ class Caller:
         """Warn once if the function returns pages, and once if its results cannot be improved."""
         learned, told = self.call.learned, self.function.told
         query_id, name = retrieval.trace.query_id, self.function.binding.function_name
-        problem, argument = self.call.problem, self.function.binding.argument
-        if problem is not None and problem.reason not in ("missing", "not_text"):
-            problem = None
-        if problem is not None and learned.is_new and self.call.embedder is None:
-            learned.record_problem(
-                f"no question was found in {argument!r} ({problem.detail}); name it, such as"
-                f" query_arg='{argument}.text', or pass embed= for a function that takes vectors"
-            )
+        problem = self.call.problem
+        if problem is not None and problem.reason == "not_text" and "question" not in told:
+            fields = list_fields(self.call.original).items()
+            texts = [name for name, value in fields if isinstance(value, str)]
+            if texts:
+                told.add("question")
+                argument = self.function.binding.argument
+                message = f"{name}(): the question may be a field of {argument!r}, such as"
+                self._warn(f"{message} query_arg='{argument}.{texts[0]}'", query_id)
         # A user who named the argument knows about the pages.
         page = "" if self.function.binding.is_page_named else learned.page
         if page and "pages" not in told:
@@ -187,9 +190,11 @@ class Caller:
             logger.warning("%s", message, event="paged", query_id=query_id)
         if learned.problem and "problem" not in told:
             told.add("problem")
-            message = f"{name}(): {learned.problem} (details: .check(question))"
-            logger.warning("%s", message, event="setup_problem", query_id=query_id)
-            # A warning filter may turn the warning into an error, which would cost the user the
-            # result.
-            with suppress(Exception):
-                warnings.warn(message, SetupWarning, stacklevel=1)
+            self._warn(f"{name}(): {learned.problem} (details: .check(question))", query_id)
+
+    def _warn(self, message: str, query_id: str) -> None:
+        logger.warning("%s", message, event="setup_problem", query_id=query_id)
+        # A warning filter may turn the warning into an error, which would cost the user the
+        # result.
+        with suppress(Exception):
+            warnings.warn(message, SetupWarning, stacklevel=1)

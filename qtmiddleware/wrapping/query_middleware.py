@@ -239,7 +239,7 @@ class QueryMiddleware(CopiedAsItself):
             shape=None if read is None or write is None else Shape(read, write),
             embedder=embedder,
             hook=hook,
-            told={"pages", "problem"} if self._is_quiet else set(),
+            told={"pages", "question", "problem"} if self._is_quiet else set(),
         )
         return (AsyncWrapped if is_async else Wrapped)(function, self, options)
 

@@ -269,16 +269,16 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         """Return the caller for a method whose asynchronous form is *awaited*."""
         self._refuse_if_async(awaited)
         binding = self._function.binding
-        names = ("history", "config", "qtm_config")
-        passed = {name: kwargs.pop(name) for name in names if name in kwargs}
-        history, config, qtm_config = map(passed.get, names)
+        history, config, qtm_config = (
+            kwargs.pop(name, None) for name in ("history", "config", "qtm_config")
+        )
         # The function and the transformation may both read the history, and an iterator can be read
         # only once.
         if isinstance(history, Iterator):
             history = tuple(history)
-        if "history" in passed and "history" in binding.named:
+        if history is not None and "history" in binding.named:
             kwargs["history"] = history
-        if "config" in passed and "config" in binding.named:
+        if config is not None and "config" in binding.named:
             kwargs["config"], config = config, None
         layers = tuple(layer for layer in (config, qtm_config) if layer)
         engine = self.middleware.engine.override(layers)
@@ -295,7 +295,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         problem = caller.call.problem
         # The text of a nested call is a valid question: the model can answer it from the plain
         # function's passages.
-        if problem is not None and problem.reason != "nested":
+        if problem is not None and problem.reason not in ("nested", "iterator"):
             raise build_query_error(problem, self._function.binding.argument)
         # An answer has no pages.
         # A synthesis asks the model for sub-queries whatever the settings say.

@@ -12,6 +12,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
+from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.replies import Prices
 from qtmiddleware.retrieval.learned import ReplyRelevance
 from qtmiddleware.runtime.circuit_breaker import Breaker
@@ -55,7 +56,7 @@ class GovernedModel:
         self.relevance = relevance or ReplyRelevance()
         """How much of their questions the latest replies keep."""
         self._max_tokens = settings.llm.max_tokens
-        self._thinking_tokens: int = getattr(inner, "thinking_tokens", 0)
+        self._thinking_tokens = inner.thinking_tokens if isinstance(inner, OpenAIModel) else 0
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.
         self._min_seconds = settings.limits.model_seconds / 2
