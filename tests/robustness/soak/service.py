@@ -22,16 +22,16 @@ from tests.support.completions import completion
 
 TOKEN: Final = re.compile(r"QX-\d{9}")
 SENTENCES: Final = (
-    "Which office keeps report {} about the harbour?",
-    "Who signed {} when the bridge was repaired?",
-    "Where can people read what {} says on drinking water?",
-    "When did the council discuss the costs named in {}?",
-    "How many winters does {} compare with each other?",
-    "Why was the railway left out of {} by its authors?",
-    "What followed after {} had been printed in spring?",
-    "Whose measurements of the river are quoted within {}?",
-    "Is there a newer edition of {} with better maps?",
-    "Are the tables at the end of {} still correct today?",
+    "Which office keeps report {} about the old houses?",
+    "Who signed report {} when old houses were repaired?",
+    "Where can people read what report {} says on old houses?",
+    "When did the town discuss the old houses named in {}?",
+    "How many old houses does report {} compare with each other?",
+    "Why were old houses left out of report {} by its authors?",
+    "What happened to old houses after report {} had been printed?",
+    "Whose pictures of old houses near the town are in {}?",
+    "Is there a newer edition of report {} with more old houses?",
+    "Are the tables of old houses at the end of {} still correct?",
 )
 # Shares of all calls.
 FAULTS: Final[Mapping[str, float]] = {
