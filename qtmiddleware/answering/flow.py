@@ -10,6 +10,7 @@ last model call writes the answer, which is read whole or in pieces.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -525,6 +526,8 @@ class AnswerStream:
     ) -> None:
         self._bulkhead = bulkhead
         self._is_async = is_async
+        # A reader that stopped waiting may have left a thread that still reads.
+        self._lock = threading.Lock()
         self._pieces = self._iterate(flow, searcher)
         if not is_async:
             drive(self._read_piece())
@@ -558,13 +561,15 @@ class AnswerStream:
 
     def __next__(self) -> str:
         try:
-            return drive(self._read_piece())
+            with self._lock:
+                return drive(self._read_piece())
         except StopAsyncIteration:
             raise StopIteration from None
 
     def close(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
-        drive(self._pieces.aclose())
+        with self._lock:
+            drive(self._pieces.aclose())
 
     def __enter__(self) -> Self:
         return self
@@ -588,7 +593,11 @@ class AnswerStream:
 
     async def aclose(self) -> None:
         """Stop the model and drop unread pieces. This is the async version of `close`."""
-        await self._pieces.aclose()
+        if self._is_async:
+            await self._pieces.aclose()
+        else:
+            # A thread may still wait for the next piece.
+            await make_async_io(self._bulkhead).blocking(self.close)
 
     async def __aenter__(self) -> Self:
         if self._is_async:

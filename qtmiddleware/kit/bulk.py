@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -91,7 +92,9 @@ def transform_file(
     digest = _hash_config(config.settings)
     with os.fdopen(open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
         done = _read_finished(file, path, digest)
-        rest = _list_unfinished(questions, done)
+        rest = [question for question in questions if (question.id, question.text) not in done]
+        if not _has_ids(Path(source)):
+            rest = _list_unfinished(questions, done)
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
         transform = partial(_transform_questions, config, client, concurrency)
         records = _transform_on_ray(transform, rest) if on_ray else transform(rest)
@@ -111,7 +114,7 @@ def transform_file(
 
 
 def _read_questions(source: Path) -> tuple[Question, ...]:
-    if source.is_dir() or source.suffix.casefold() in _RECORDS:
+    if _has_ids(source):
         questions = load_questions(source).questions
     else:
         questions = tuple(Question(str(number), line) for number, line in read_lines(source))
@@ -120,20 +123,23 @@ def _read_questions(source: Path) -> tuple[Question, ...]:
     return questions
 
 
-def _list_unfinished(questions: Sequence[Question], done: set[tuple[str, str]]) -> list[Question]:
-    """Return the questions that are not in *done*, the ids and texts of the results.
+def _has_ids(source: Path) -> bool:
+    return source.is_dir() or source.suffix.casefold() in _RECORDS
 
-    The place in the file is no id: it changes when a line is inserted, and the text does not.
+
+def _list_unfinished(lines: Sequence[Question], done: set[tuple[str, str]]) -> list[Question]:
+    """Return the lines of a text file that are not in *done*, the ids and texts of the results.
+
+    The number of a line is no id: it changes when a line is inserted, and the text does not.
     """
-    rest = [question for question in questions if (question.id, question.text) not in done]
-    if not all(question.id.isdecimal() for question in questions):
-        return rest
-    ids, texts = {id_ for id_, _ in done}, {text for _, text in done}
-    return [
-        replace(question, id=f"{question.id}-{len(done)}") if question.id in ids else question
-        for question in rest
-        if question.text not in texts
-    ]
+    ids, results = {id_ for id_, _ in done}, Counter(text for _, text in done)
+    rest = []
+    for line in lines:
+        results[line.text] -= 1
+        if results[line.text] < 0:
+            is_taken = line.id in ids
+            rest.append(replace(line, id=f"{line.id}-{len(done)}") if is_taken else line)
+    return rest
 
 
 def _hash_config(settings: Settings) -> str:

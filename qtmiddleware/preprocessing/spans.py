@@ -39,6 +39,10 @@ class Span:
     end: int
 
 
+# "Without" in Spanish and Portuguese, and an English noun and a name.
+_ALSO_ENGLISH: Final = frozenset(("sin", "sem"))
+
+
 def find_spans(words: Words, *, is_unknown_language: bool) -> tuple[Span, ...]:
     """Return the spans that a rewrite of a query must keep, from left to right.
 
@@ -53,15 +57,24 @@ def find_spans(words: Words, *, is_unknown_language: bool) -> tuple[Span, ...]:
         for match in compile_other_negations().finditer(folded):
             # Vowel signs after the last letter are folded to nothing, and belong to the word.
             start, end = origins[match.start(1)], origins[match.end(1)]
-            # SEM and SIN are acronyms, unless the whole query is typed in capitals.
-            is_word = match[1] and (words.is_all_caps or not text[start:end].isupper())
-            if is_word and not any(left < end and start < right for _, left, right in places):
+            is_free = not any(left < end and start < right for _, left, right in places)
+            if match[1] and is_free and _is_negation(match[1], start, end, words):
                 places.append(("negation", start, end))
     # Capitals tell nothing about names in these.
     if not (words.is_all_caps or words.is_title_case()):
         places += _find_names(words)
     places.sort(key=lambda place: place[1])
     return tuple(Span(kind, text[start:end], start, end) for kind, start, end in places)
+
+
+def _is_negation(folded: str, start: int, end: int, words: Words) -> bool:
+    """Return whether the word at *start* is a negation, and no acronym or word of English."""
+    text = words.text
+    # SEM and SIN are acronyms, unless the whole query is typed in capitals.
+    if text[start:end].isupper() and not words.is_all_caps:
+        return False
+    is_between = bool(text[:start].strip() and text[end:].strip(" ?!."))
+    return folded not in _ALSO_ENGLISH or (is_between and not text[start:end].istitle())
 
 
 def _find_token_span(token: Token, words: Words) -> Iterator[_Place]:

@@ -57,7 +57,8 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     if not (is_async_one or isinstance(candidate, type)):
         if isinstance(candidate, Reranker):
             return candidate
-        if hasattr(candidate, "predict") and hasattr(candidate, "tokenizer"):
+        is_encoder = hasattr(candidate, "tokenizer") or not callable(candidate)
+        if hasattr(candidate, "predict") and is_encoder:
             return CrossEncoderReranker(type(candidate).__name__, loaded=candidate)
         if callable(candidate):
             return FunctionReranker(candidate)

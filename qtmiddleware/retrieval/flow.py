@@ -66,7 +66,7 @@ from qtmiddleware.types import (
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.transform_stage import TransformStage
 
-BUSY_SECONDS: Final = 0.5
+BUSY_SECONDS: Final = 2.0
 """How many seconds, or its own duration, a search that failed waits for others beside it."""
 
 logger: Final = get_logger("qtmiddleware")
@@ -257,12 +257,16 @@ class _Flow:
                 with suppress(TimeoutError):
                     await running.ended.get(patience)
                     running = None
-                if not (self._variant_results and self._variant_results.results):
+                # If this did not help before, the function fails for another reason.
+                is_shared = self._variant_results and self._variant_results.results
+                if not is_shared and self.learned.fails_alone:
                     raise
                 search_width = None
                 search = Search(original.text, weight=original.weight, calls=search.calls)
                 self._original_search = search
+                self.learned.fails_alone = True
                 response = await self._call_function(search)
+                self.learned.fails_alone = False
                 self._search_error = None
                 self.trace.note("original", "failed beside other searches; repeated alone")
             finally:

@@ -79,6 +79,7 @@ class Learned:
         standings: Computes the confidence in a result, by comparison with earlier questions.
         is_unreadable: Whether the last response could not be read.
         is_new: Whether no response of the function has been read yet.
+        fails_alone: Whether the last search that failed beside others failed alone too.
         widening: Whether searches may ask for more passages than the caller.
         lower_is_better: Whether lower scores are better.
         holds_text: Whether the passages contain texts; ``None`` if unknown.
@@ -91,6 +92,7 @@ class Learned:
     standings: Standings = field(default_factory=Standings)
     is_unreadable: bool = False
     is_new: bool = True
+    fails_alone: bool = False
     widening: Widening = field(default_factory=Widening)
     lower_is_better: bool = False
     holds_text: bool | None = None

@@ -202,8 +202,9 @@ class FoundWords(NamedTuple):
 
         "Rabatt" occurs in "Studentenrabatt", and "Zahlu" of "Zahlungsart" in "Zahlungsmethode".
         """
-        beginnings = [term[:_BEGINNING] for term in self.question.content]
-        return sum(letters in self.texts[0] for letters in beginnings) / len(beginnings)
+        content, text, held = self.question.content, self.texts[0], self.held[0]
+        kept = [term for term in content if term in held or term[:_BEGINNING] in text]
+        return len(kept) / len(content)
 
     def score_texts(self) -> list[float]:
         """Return how much the question's words add to each text's score at full strength.

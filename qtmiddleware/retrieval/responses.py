@@ -75,8 +75,8 @@ _COLUMNS: Final = {
 _NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields")
 # Some scripts put no spaces between words, so CJK punctuation counts too.
 _SPACE: Final = re.compile(r"[\s。、，！？]")
-# Names of numbers that tell how many passages a response has, unlike a total or a limit.
-_COUNT: Final = re.compile(r"(?i)count|num_?results|n_?results|length|returned")
+# Names of numbers that repeat what was asked for. The others may tell how many were found.
+_LIMIT: Final = re.compile(r"(?i)(limit|top_?k|k|(page_?)?size|hits_?per_?page|rows)\Z")
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 _MOST_FIELDS: Final = 1_000
 _MOST_PARTS: Final = 100
@@ -709,7 +709,7 @@ def _measure_fields(result: SearchResult) -> dict[str, str | int]:
         columns = set(chain(*_find_columns(holder, path)))
         for name in path:
             for other, value in list_fields(holder).items():
-                if isinstance(value, str) or (type(value) is int and _COUNT.search(str(other))):
+                if isinstance(value, str) or (type(value) is int and not _LIMIT.match(str(other))):
                     found[str(other)] = value
                 elif other not in columns and _is_list(value):
                     found[str(other)] = len(value)

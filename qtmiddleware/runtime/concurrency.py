@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
+import re
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -45,6 +46,10 @@ IDLE_SECONDS: Final = 10.0
 
 CHECK_SECONDS: Final = 0.5
 """How long a thread waits at once. Ctrl-C does not end a wait that has just begun, but the next."""
+
+
+# Python's messages for an exception that a coroutine may not raise.
+_REPLACED: Final = re.compile(r"(coroutine|async generator) raised Stop(Async)?Iteration")
 
 
 class Overloaded(ModelError):
@@ -524,8 +529,10 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         return stop.value  # type: ignore[no-any-return]
     except RuntimeError as error:
         # Python replaces an exception of the wrapped function that would end a coroutine.
-        if " raised Stop" in str(error) and error.__cause__ is not None:
-            raise error.__cause__ from None
+        cause = error.__cause__
+        is_end = isinstance(cause, StopIteration | StopAsyncIteration)
+        if cause is not None and is_end and _REPLACED.fullmatch(str(error)):
+            raise cause from None
         raise
     finally:
         coroutine.close()

@@ -22,7 +22,7 @@ from qtmiddleware.runtime.concurrency import IO, Bulkhead
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Search, Services, arun, run
 from qtmiddleware.types import Retrieval, add_degradation
-from qtmiddleware.wrapping.binding import Arguments, Binding
+from qtmiddleware.wrapping.binding import QUERIES, Arguments, Binding
 from qtmiddleware.wrapping.engine import Engine
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ class Caller:
         query_id, name = retrieval.trace.query_id, self.function.binding.function_name
         problem = self.call.problem
         if problem is not None and problem.reason == "not_text" and "question" not in told:
-            fields = list_fields(self.call.original).items()
-            texts = [name for name, value in fields if isinstance(value, str)]
+            fields = list_fields(self.call.original)
+            texts = [usual for usual in QUERIES if isinstance(fields.get(usual), str)]
             if texts:
                 told.add("question")
-                argument = self.function.binding.argument
-                message = f"{name}(): the question may be a field of {argument!r}, such as"
-                self._warn(f"{message} query_arg='{argument}.{texts[0]}'", query_id)
+                path = f"{self.function.binding.argument}.{texts[0]}"
+                message = f"{name}(): the question is not found; name it by query_arg='{path}'"
+                self._warn(message, query_id)
         # A user who named the argument knows about the pages.
         page = "" if self.function.binding.is_page_named else learned.page
         if page and "pages" not in told:

@@ -269,6 +269,13 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         """Return the caller for a method whose asynchronous form is *awaited*."""
         self._refuse_if_async(awaited)
         binding = self._function.binding
+        # ``None`` is passed on where the function has no other default.
+        takes = {
+            name: kwargs.get(name) is not None
+            or (name in kwargs and binding.read_default(name) is None)
+            for name in ("history", "config")
+            if name in binding.named
+        }
         history, config, qtm_config = (
             kwargs.pop(name, None) for name in ("history", "config", "qtm_config")
         )
@@ -276,9 +283,9 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         # only once.
         if isinstance(history, Iterator):
             history = tuple(history)
-        if history is not None and "history" in binding.named:
+        if takes.get("history"):
             kwargs["history"] = history
-        if config is not None and "config" in binding.named:
+        if takes.get("config"):
             kwargs["config"], config = config, None
         layers = tuple(layer for layer in (config, qtm_config) if layer)
         engine = self.middleware.engine.override(layers)

@@ -167,7 +167,7 @@ def test_a_field_that_only_looks_like_a_count_costs_one_call_and_no_candidates()
 
     def search(query: str, top_k: int = 4) -> Any:
         numbers.append(top_k)
-        return {"results": ROWS[:top_k], "length": 50, "took": top_k, "facets": ["blue"] * 50}
+        return {"results": ROWS[:top_k], "length": 50, "limit": top_k, "facets": ["blue"] * 50}
 
     wrapped = wrap("rules", search)
     with warnings.catch_warnings():

@@ -40,6 +40,7 @@ from qtmiddleware.wrapping.wrapped import Wrapped
 MOST_FAILED: Final = 10
 # At least one of this many first questions must find a judged passage.
 ASKED_FOR_IDS: Final = 20
+LEAST_FOR_IDS: Final = 5
 _MOST_NAMED: Final = 3
 
 # A callback that receives the system's name, the number of questions done and their total.
@@ -270,7 +271,10 @@ def measure(
         errors = {id_: run.error for id_, run in runs[name].items() if run.error is not None}
         failures[name] = errors
         dataset = dataset.only(runs[name].keys() - errors.keys())
-    _refuse_other_ids([run for by_id in runs.values() for run in by_id.values()], whole)
+    # Few questions may all find nothing, and ids made of texts are not the user's.
+    has_texts = any(question.relevant_texts for question in whole.questions)
+    if len(whole.questions) >= LEAST_FOR_IDS and not (whole.passages or has_texts):
+        _refuse_other_ids([run for by_id in runs.values() for run in by_id.values()], whole)
     answered = [question.id for question in dataset.questions]
     runs = {name: {id_: by_id[id_] for id_ in answered} for name, by_id in runs.items()}
     measured = {
@@ -352,14 +356,10 @@ def _run_system(
     return runs
 
 
-def _refuse_other_ids(
-    runs: Collection[Run],
-    dataset: Dataset,
-) -> None:
+def _refuse_other_ids(runs: Collection[Run], dataset: Dataset) -> None:
     judged = {id_ for grades in dataset.qrels.values() for id_ in grades}
     found = [id_ for run in runs for id_ in run.ids]
-    # If the passages are known, so are their ids.
-    if found and not dataset.passages and judged.isdisjoint(found):
+    if found and judged.isdisjoint(found):
         raise ConfigError(
             "the judgements must name passages by the ids that the function returns. They name"
             f" {min(judged)!r}, for example; the function returned {found[0]!r}, and no judged id"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -70,12 +71,19 @@ class Source:
         """Return whether *file*, which was not found, is no document of the index any more.
 
         It was ingested last as part of *root*. In the folder of another data path, only files that
-        no longer exist are lost.
+        no longer exist are lost, and none in an empty folder: a disk may not be mounted.
         """
         if root == self.key or self.is_file:
             return root == self.key
         path = Path(os.fsdecode(unquote_to_bytes(file)))
-        return path.is_relative_to(self._base) and not os.path.lexists(path)
+        if not path.is_relative_to(self._base):
+            return False
+        # A folder that cannot be read may hold the file.
+        with suppress(OSError):
+            folder = next(parent for parent in path.parents if parent.is_dir())
+            held = list(folder.iterdir())
+            return bool(held) and folder / path.relative_to(folder).parts[0] not in held
+        return False
 
     def build_name(self, path: Path, is_taken: Callable[[str], object]) -> str:
         """Return a name for the document at *path* that is not taken; its ids begin with it."""

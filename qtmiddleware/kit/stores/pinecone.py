@@ -203,7 +203,8 @@ class PineconeStore:
             if len(encoded) > MOST_METADATA_BYTES:
                 raise StoreError(
                     f"the passage {passage.id!r} has {len(encoded):,} bytes of text and metadata;"
-                    f" Pinecone takes at most {MOST_METADATA_BYTES:,}. Lower chunkSize"
+                    f" Pinecone takes at most {MOST_METADATA_BYTES:,}. Lower chunkSize, or shorten"
+                    " its metadata"
                 )
             size = len(encoded) + len(passage.id) + _FRAME_BYTES + len(vector) * _NUMBER_BYTES
             if batch and (len(batch) == MOST_IDS or total_bytes + size > MOST_BYTES):

@@ -22,6 +22,7 @@ FITTING = {
 }
 # Fitting rewrites with few of their questions' words as they are: compounds, endings, other words.
 REWRITTEN = {
+    "en": {f"what is E-{n}?": f"meaning and cause of error code E-{n}" for n in range(210, 215)},
     "de": {
         "Wie lange habe ich Garantie auf den Akku?": "Garantiedauer für den Akku",
         "Wann kommt mein Paket an?": "Voraussichtlicher Liefertermin des Pakets",

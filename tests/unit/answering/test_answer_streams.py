@@ -19,6 +19,7 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.answer_world import Telling, every_stream, scripted
 from tests.support.retrieval_world import QUERY, Way, ids
+from tests.support.waiting import PATIENCE
 
 SYNC = Way("sync")
 
@@ -131,6 +132,20 @@ async def test_a_closed_stream_stops_the_model_and_is_logged_once(
     trace = json.loads(line)["trace"]
     assert trace["llm_calls"] == reads
     assert (trace["stages"][-1]["name"], trace["stages"][-1]["detail"]) == ("answer", "closed")
+
+
+async def test_a_reader_that_leaves_a_stream_in_a_thread_stops_the_model() -> None:
+    model = Endless()
+    wrapped = qtm.QueryMiddleware(client=model).wrap(lambda query: [{"text": "Jaco is fit."}])
+
+    async def read() -> None:
+        async with asyncio.timeout(0.1), wrapped.stream_answer(QUERY) as pieces:
+            async for _ in pieces:
+                pass
+
+    with pytest.raises(TimeoutError):
+        await read()
+    assert await asyncio.to_thread(model.stopped.wait, PATIENCE)
 
 
 class Waiting(ScriptedModel):

@@ -11,12 +11,7 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from tests.support.answer_world import Telling, every_telling
-from tests.support.retrieval_world import (
-    PASSAGES,
-    QUERY,
-    ids,
-    transforming,
-)
+from tests.support.retrieval_world import PASSAGES, QUERY, ids, transforming
 
 FIT = "Jaco has no health concerns [1]."
 NOTHING = "The passages do not hold enough information for an answer."
@@ -116,10 +111,7 @@ def test_a_blank_question_is_refused_before_anything_is_called(telling: Telling)
 @every_telling
 def test_the_log_has_one_line_with_all_that_was_spent(telling: Telling, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    answer = telling.ask(
-        answer=FIT,
-        config=transforming("rewrite", log={"path": str(path)}),
-    ).answer
+    answer = telling.ask(answer=FIT, config=transforming("rewrite", log={"path": str(path)})).answer
     (line,) = path.read_text(encoding="utf-8").splitlines()
     record = json.loads(line)
     assert record["query_id"] == answer.retrieval.trace.query_id

@@ -108,10 +108,7 @@ PARTS = (
     'NO_ANSWER|NO|_ANSWER| ANSWER|`|```|**|:| |\n|\n\n|Jaco|<think>|</think>|[|think]|.|_|A|"|犬|'
     "[1]|[3, 4]|[77]|[passage 2]|【1†s】|[2023]|[1|]|(|x_y"
 )
-TEXTS = st.lists(
-    st.sampled_from(PARTS.split("|")),
-    max_size=20,
-).map("".join) | st.text(max_size=60)
+TEXTS = st.lists(st.sampled_from(PARTS.split("|")), max_size=20).map("".join) | st.text(max_size=60)
 
 
 @given(TEXTS, st.lists(st.integers(0, 99), max_size=9).map(tuple))

@@ -11,11 +11,7 @@ from tests.support.answer_world import BROAD, PARTS, PATIENT, Telling, Told, eve
 from tests.support.retrieval_world import FOLLOW_UP, HISTORY, search
 
 HEALTH, VET, FEE = PARTS
-SAID = {
-    HEALTH: "He is well [1].",
-    VET: "Hips and teeth [1][2].",
-    FEE: "Before the dog leaves [1].",
-}
+SAID = {HEALTH: "He is well [1].", VET: "Hips and teeth [1][2].", FEE: "Before the dog leaves [1]."}
 WHOLE = "Overview: he is well [1]. Details: hips and teeth [5], the fee is due early [9]."
 BLOCKING = Telling("sync", streams=False)
 

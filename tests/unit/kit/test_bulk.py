@@ -104,16 +104,23 @@ def test_lines_that_are_there_are_skipped_and_half_a_line_of_a_killed_run_is_cut
     assert found == {"1": "please Why?", "2": "please Who?", "3": "please When?"}
 
 
-@pytest.mark.parametrize(("name", "head"), [("q.txt", ""), ("q.csv", "question\n")])
-def test_a_line_that_is_inserted_is_the_only_one_that_is_asked(
-    tmp_path: Path, name: str, head: str
-) -> None:
+def test_a_line_that_is_inserted_is_the_only_one_that_is_asked(tmp_path: Path) -> None:
     model = Rewriting()
-    for lines in ("Why?\nWho?\n", "When?\nWhy?\nWho?\n", "Who?\nWhere?\n"):
-        (tmp_path / name).write_text(head + lines, "utf-8")
-        transform_file(tmp_path / name, tmp_path / "out.jsonl", config=CONFIG, client=model)
-    assert sorted(model.asked[:2]) + model.asked[2:] == ["Who?", "Why?", "When?", "Where?"]
-    assert len({row["id"] for row in records(tmp_path)}) == 4
+    for lines in ("Why?\nWho?\n", "When?\nWhy?\nWho?\nWhy?\n", "Who?\nWhere?\n"):
+        (tmp_path / "q.txt").write_text(lines, "utf-8")
+        transform_file(tmp_path / "q.txt", tmp_path / "out.jsonl", config=CONFIG, client=model)
+    assert sorted(model.asked[:2]) == ["Who?", "Why?"]
+    assert sorted(model.asked[2:]) == ["When?", "Where?", "Why?"]
+    assert len({row["id"] for row in records(tmp_path)}) == 5
+
+
+def test_a_question_with_an_id_of_its_own_is_asked_whatever_its_text_is(tmp_path: Path) -> None:
+    for count in (1, 2):
+        text = "\n".join(["id,question", *["10,Why?", "20,Why?"][:count]])
+        (tmp_path / "q.csv").write_text(text, "utf-8")
+        out = tmp_path / "out.jsonl"
+        transform_file(tmp_path / "q.csv", out, config=CONFIG, client=Rewriting())
+    assert {row["id"] for row in records(tmp_path)} == {"10", "20"}
 
 
 def test_an_output_of_another_config_stays_as_it_is(tmp_path: Path) -> None:

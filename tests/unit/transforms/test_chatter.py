@@ -39,10 +39,7 @@ MODES = {**QUESTIONS, "keywords": "keywords", "hyde": "hyde"}
 
 
 def prompt(mode: str, query: str) -> Prompt:
-    return build_prompts(
-        Settings(transformation_type=mode),
-        query,
-    )[0]  # type: ignore[arg-type]
+    return build_prompts(Settings(transformation_type=mode), query)[0]  # type: ignore[arg-type]
 
 
 def searched(mode: str, query: str, text: str, *, is_plain: bool = False) -> str | None:
@@ -59,16 +56,7 @@ def searched(mode: str, query: str, text: str, *, is_plain: bool = False) -> str
 
 def share_dropped(mode: str, *tables: str, is_plain: bool = False) -> float:
     texts = [(code, it) for table in tables for code, rows in CHATTER[table].items() for it in rows]
-    kept = [
-        text
-        for code, text in texts
-        if searched(
-            mode,
-            QUERIES[code],
-            text,
-            is_plain=is_plain,
-        )
-    ]
+    kept = [text for code, text in texts if searched(mode, QUERIES[code], text, is_plain=is_plain)]
     return 1 - len(kept) / len(texts)
 
 
@@ -112,16 +100,7 @@ def test_a_passage_may_speak_of_i_and_we_and_you_as_a_help_page_does(
         with subtests.test(text):
             assert searched("hyde", query, text) == text
             is_like_an_answer = has_common_word(text, query) or len(text.split()) > 14
-            assert (
-                not is_like_an_answer
-                or searched(
-                    "hyde",
-                    query,
-                    text,
-                    is_plain=True,
-                )
-                == text
-            )
+            assert not is_like_an_answer or searched("hyde", query, text, is_plain=True) == text
 
 
 @pytest.mark.parametrize(("text", "expected"), CHATTER["lead_ins"])

@@ -25,11 +25,7 @@ TABLES = json.loads(Path(__file__).with_name("guard.json").read_text(encoding="u
 
 
 def guarded(query: str, required_spans: Spans, **held: Any) -> Transformation:
-    return guard_transformation(
-        Transformation(**held),
-        query=query,
-        required_spans=required_spans,
-    )
+    return guard_transformation(Transformation(**held), query=query, required_spans=required_spans)
 
 
 def spans_of(query: str) -> Spans:
@@ -80,34 +76,17 @@ def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
 
 
 def test_sub_queries_hold_the_spans_together() -> None:
-    spans = [
-        ("name", "Acme"),
-        ("name", "Bolt"),
-        ("number", "2023"),
-        ("negation", "not"),
-    ]
+    spans = [("name", "Acme"), ("name", "Bolt"), ("number", "2023"), ("negation", "not")]
     texts = ("revenue of Acme", "revenue of Bolt in that year did earn")
-    found = guarded(
-        "did Acme not earn more than Bolt in 2023",
-        spans,
-        sub_queries=texts,
-    )
+    found = guarded("did Acme not earn more than Bolt in 2023", spans, sub_queries=texts)
     assert found.sub_queries == ("revenue of Acme", "revenue of Bolt in that year did earn (2023)")
     assert found.notes == (("sub_queries", "repaired: number 36:40"),)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["nope", "the weather in Rome", "what to do about it"],
-)
+@pytest.mark.parametrize("text", ["nope", "the weather in Rome", "what to do about it"])
 def test_a_text_without_a_word_of_the_question_does_not_get_its_names(text: str) -> None:
     query, spans = "Does Jaco have any health concerns?", [("name", "Jaco")]
-    held = {
-        "rewrite": text,
-        "standalone": text,
-        "paraphrases": (text,),
-        "sub_queries": (text,),
-    }
+    held = {"rewrite": text, "standalone": text, "paraphrases": (text,), "sub_queries": (text,)}
     found = guarded(query, spans, **held)
     assert found.is_empty
     assert dict(found.notes) == dict.fromkeys(held, "dropped: name 5:9")
@@ -145,16 +124,9 @@ def test_key_terms_of_another_script_stay_beside_those_of_the_query(terms: Any, 
     assert found.notes == (() if stay else (("keywords", "language_mismatch"),))
 
 
-LETTERS = st.text(
-    st.characters(categories=["L"], max_codepoint=0x24F),
-    min_size=1,
-    max_size=8,
-)
+LETTERS = st.text(st.characters(categories=["L"], max_codepoint=0x24F), min_size=1, max_size=8)
 SPANS = st.lists(
-    st.tuples(
-        st.just("identifier"),
-        st.from_regex(r"[A-Z]{1,3}[-_]?[0-9]{2,5}", fullmatch=True),
-    )
+    st.tuples(st.just("identifier"), st.from_regex(r"[A-Z]{1,3}[-_]?[0-9]{2,5}", fullmatch=True))
     | st.tuples(st.just("quote"), LETTERS.map('"{}"'.format)),
     max_size=4,
 )
@@ -179,24 +151,14 @@ def test_good_replies_pass_as_they_are() -> None:
     for questions, recordings in RECORDED:
         rows = map(json.loads, questions.read_text(encoding="utf-8").splitlines())
         by_id = {row["_id"]: row for row in rows}
-        for record in map(
-            json.loads,
-            recordings.read_text(encoding="utf-8").splitlines(),
-        ):
+        for record in map(json.loads, recordings.read_text(encoding="utf-8").splitlines()):
             row = by_id[record.pop("_id")]
             query, turns = row["text"], row.get("metadata", {}).get("history", ())
             history = tuple(Message(**turn) for turn in turns)
             fields = {key: value for key, value in record.items() if key != "query" and value}
             (prompt,) = build_prompts(settings, query, history)
-            found = parse_transformation(
-                prompt,
-                Reply(json.dumps(fields, ensure_ascii=False)),
-            )
-            kept = guard_transformation(
-                found,
-                query=query,
-                required_spans=spans_of(query),
-            )
+            found = parse_transformation(prompt, Reply(json.dumps(fields, ensure_ascii=False)))
+            kept = guard_transformation(found, query=query, required_spans=spans_of(query))
             total += 1
             changed += any(getattr(kept, it) != record[it] for it in ("rewrite", "step_back"))
             assert kept.hyde == record["hyde"]

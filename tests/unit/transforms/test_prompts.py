@@ -30,13 +30,7 @@ def prompt(mode: str, query: str = "q", history: Any = (), **options: Any) -> Pr
 
 
 def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
-    history = [
-        Message(
-            "user" if i % 2 else "assistant",
-            f"message {i}",
-        )
-        for i in range(10)
-    ]
+    history = [Message("user" if i % 2 else "assistant", f"message {i}") for i in range(10)]
     kept = prompt("rewrite", "q", history).history
     assert [turn.content for turn in kept] == [f"message {i}" for i in range(4, 10)]
     (long,) = prompt("rewrite", "q", (Message("user", "x" * 5_000),)).history
@@ -45,11 +39,7 @@ def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [
-        Message("user", "  "),
-        Message("system", "Be helpful."),
-        Message("user", " And now? "),
-    ],
+    [Message("user", "  "), Message("system", "Be helpful."), Message("user", " And now? ")],
     ids=["blank", "system", "the query itself"],
 )
 def test_a_history_that_says_nothing_costs_nothing(message: Message) -> None:

@@ -135,3 +135,15 @@ def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
     monkeypatch.setattr(sources, "open_regular_file", swap_and_open)
     assert [Path(one.path).name for one in world.ingest().skipped] == ["alpha.txt"]
     assert "precious" not in repr(world.passages())
+
+
+def test_a_folder_that_is_empty_for_now_loses_nothing_of_another_path(world: World) -> None:
+    disk = world.docs / "disk"
+    disk.mkdir()
+    (disk / "note.txt").write_text("The boiler is in the cellar.")
+    world.ingest(disk)
+    disk.rename(world.folder / "away")
+    disk.mkdir()
+    assert world.ingest(world.docs).removed == 0
+    disk.rmdir()
+    assert world.ingest(world.docs).removed == 1
