@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from qtmiddleware.config import Config
-from qtmiddleware.errors import WrapError
 from qtmiddleware.integrations import require_package
 from qtmiddleware.integrations.adapter import Adapter, check_count, convert_matches
 from qtmiddleware.types import Retrieval
@@ -80,8 +79,6 @@ class QueryTransformRetriever(BaseRetriever):
         config: Any = None,
         **options: Unpack[MiddlewareOptions],
     ) -> None:
-        if "top_k" in options:
-            raise WrapError("use similarity_top_k= in place of top_k=")
         check_count("similarity_top_k", similarity_top_k)
         inner: Any = retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
         self.similarity_top_k = similarity_top_k

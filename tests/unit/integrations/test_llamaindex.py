@@ -13,7 +13,6 @@ from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, QueryBundle
 
-import qtmiddleware as qtm
 from qtmiddleware.integrations.llamaindex import (
     KeywordEvidencePostprocessor,
     QueryTransformRetriever,
@@ -264,8 +263,3 @@ def test_without_a_question_or_a_text_nodes_stay_as_they_are() -> None:
     assert processor.postprocess_nodes(NODES) == NODES
     for nodes, query in ((NODES, " "), ([], QUESTION), (PICTURES, QUESTION)):
         assert processor.postprocess_nodes(nodes, query_str=query) == nodes
-
-
-def test_the_name_of_the_number_of_nodes_is_told() -> None:
-    with pytest.raises(qtm.WrapError, match="use similarity_top_k="):
-        QueryTransformRetriever(print, top_k=4)  # type: ignore[call-arg]
