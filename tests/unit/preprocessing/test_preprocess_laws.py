@@ -60,9 +60,9 @@ TEXTS = st.one_of(
 
 
 def folded(text: str) -> str:
-    """*text* without case, composition and the form of its apostrophes."""
+    """*text* without case, composition, the dot of the Turkish capital I and the form of its apostrophes."""
     composed = re.sub("[’ʼ‛]", "'", unicodedata.normalize("NFKC", text).casefold())
-    return unicodedata.normalize("NFC", composed.replace("＇", "'"))
+    return unicodedata.normalize("NFC", composed.replace("＇", "'").replace("i\u0307", "i"))
 
 
 def begins_with_a_name(keywords: str) -> bool:
