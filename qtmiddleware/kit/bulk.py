@@ -92,8 +92,9 @@ def transform_file(
     digest = _hash_config(config.settings)
     with os.fdopen(open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
         done = _read_finished(file, path, digest)
-        rest = [question for question in questions if (question.id, question.text) not in done]
-        if not _has_ids(Path(source)):
+        if _has_ids(Path(source)):
+            rest = [question for question in questions if (question.id, question.text) not in done]
+        else:
             rest = _list_unfinished(questions, done)
         report = BulkReport(total=len(questions), before=len(questions) - len(rest))
         transform = partial(_transform_questions, config, client, concurrency)

@@ -270,12 +270,12 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         self._refuse_if_async(awaited)
         binding = self._function.binding
         # ``None`` is passed on where the function has no other default.
-        takes = {
-            name: kwargs.get(name) is not None
-            or (name in kwargs and binding.read_default(name) is None)
-            for name in ("history", "config")
+        taken = [
+            name
+            for name in kwargs
             if name in binding.named
-        }
+            and (kwargs[name] is not None or binding.read_default(name) is None)
+        ]
         history, config, qtm_config = (
             kwargs.pop(name, None) for name in ("history", "config", "qtm_config")
         )
@@ -283,9 +283,9 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         # only once.
         if isinstance(history, Iterator):
             history = tuple(history)
-        if takes.get("history"):
+        if "history" in taken:
             kwargs["history"] = history
-        if takes.get("config"):
+        if "config" in taken:
             kwargs["config"], config = config, None
         layers = tuple(layer for layer in (config, qtm_config) if layer)
         engine = self.middleware.engine.override(layers)

@@ -40,6 +40,7 @@ from qtmiddleware.wrapping.wrapped import Wrapped
 MOST_FAILED: Final = 10
 # At least one of this many first questions must find a judged passage.
 ASKED_FOR_IDS: Final = 20
+# And of all, if there are at least so many.
 LEAST_FOR_IDS: Final = 5
 _MOST_NAMED: Final = 3
 
@@ -271,7 +272,7 @@ def measure(
         errors = {id_: run.error for id_, run in runs[name].items() if run.error is not None}
         failures[name] = errors
         dataset = dataset.only(runs[name].keys() - errors.keys())
-    # Few questions may all find nothing, and ids made of texts are not the user's.
+    # Ids made of texts are not the user's.
     has_texts = any(question.relevant_texts for question in whole.questions)
     if len(whole.questions) >= LEAST_FOR_IDS and not (whole.passages or has_texts):
         _refuse_other_ids([run for by_id in runs.values() for run in by_id.values()], whole)

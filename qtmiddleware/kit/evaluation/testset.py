@@ -301,7 +301,8 @@ def write(dataset: Dataset, folder: Path) -> None:
         check_free(root)
         make_private_folders(root / "qrels")
         _write_lines(root / "corpus.jsonl", map(_dump, corpus))
-        _write_lines(root / "queries.jsonl", (_dump(one.to_record()) for one in dataset.questions))
+        records = [_dump(question.to_record()) for question in dataset.questions]
+        _write_lines(root / "queries.jsonl", records)
         _write_lines(root / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *judged))
     except OSError as error:
         why = error.strerror or type(error).__name__
